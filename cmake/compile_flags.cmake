@@ -1,0 +1,15 @@
+# Flags that every target of kvasir shares: warnings as errors, the x86-64-v2 baseline (faster instruction
+# sets are chosen at run time, see runtime/kernels), strict float arithmetic, and the sanitizers.
+add_library(kvasir_flags INTERFACE)
+target_compile_options(kvasir_flags INTERFACE
+  -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror
+  -march=x86-64-v2
+  # The same bytes out: no contraction into FMA behind our back, explicit intrinsics do it.
+  -ffp-contract=off
+  -fno-omit-frame-pointer)
+target_include_directories(kvasir_flags INTERFACE ${PROJECT_SOURCE_DIR})
+
+if(KVASIR_SANITIZE)
+  add_compile_options(-fsanitize=${KVASIR_SANITIZE} -fno-sanitize-recover=all -g1)
+  add_link_options(-fsanitize=${KVASIR_SANITIZE})
+endif()

@@ -1,0 +1,82 @@
+// The words in which scheduler and runtime meet without knowing each other: what a step shall do, and what it did.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/ids.h"
+#include "core/result.h"
+
+namespace kvasir {
+
+/// A waiting sequence becomes running, with so many of its tokens already in the KV cache.
+struct Admission {
+  SequenceId sequence{};
+  std::uint32_t cached_tokens = 0;  // a multiple of block_tokens, below the sequence's token count
+  friend bool operator==(const Admission&, const Admission&) = default;
+};
+
+/// The tokens that one sequence computes in one step.
+struct Chunk {
+  SequenceId sequence{};
+  std::uint32_t first_position = 0;    // == tokens already in the KV cache
+  std::uint32_t num_tokens = 0;        // 1 for decode
+  std::uint32_t num_new_blocks = 0;    // blocks that apply() allocates for it
+  std::uint32_t first_logits_row = 0;  // rows from here to the end of the chunk yield logits: the last row to sample,
+                                       // more to verify a draft or for prompt logprobs; == num_tokens for none
+  friend bool operator==(const Chunk&, const Chunk&) = default;
+};
+
+/// A waiting sequence that will never run, or a running one whose deadline passed, and why.
+struct Rejection {
+  SequenceId sequence{};
+  ErrorCode code = ErrorCode::kInternal;  // kContextLengthExceeded or kDeadlineExceeded
+  friend bool operator==(const Rejection&, const Rejection&) = default;
+};
+
+/// All decisions of one step. Equal inputs of plan() give equal plans.
+struct StepPlan {
+  std::vector<SequenceId> preempt;  // least important first; a step that preempts admits nothing
+  std::vector<Rejection> reject;    // waiting or running; their blocks come home in apply()
+  std::vector<Admission> admit;
+  std::vector<Chunk> chunks;        // decode first, then prefill, in service order
+  [[nodiscard]] bool empty() const {
+    return preempt.empty() && reject.empty() && admit.empty() && chunks.empty();
+  }
+  friend bool operator==(const StepPlan&, const StepPlan&) = default;
+};
+
+struct TokenLogprob {
+  TokenId token = 0;
+  float logprob = 0.0F;  // natural, of the raw logits
+  friend bool operator==(const TokenLogprob&, const TokenLogprob&) = default;
+};
+
+/// The token that a sampled row yields.
+struct SampledToken {
+  SequenceId sequence{};
+  TokenId token = 0;
+  float logprob = 0.0F;           // only meaningful where the request wants logprobs
+  std::vector<TokenLogprob> top;  // best first, ties by lowest id; as many as the request wants
+  bool all_banned = false;        // no token was allowed: the sequence ends with an error
+  friend bool operator==(const SampledToken&, const SampledToken&) = default;
+};
+
+/// What execute() gives back: one entry for each chunk that asked for logits, in chunk order.
+struct StepResult {
+  std::vector<SampledToken> sampled;
+};
+
+/// Why a sequence ended.
+enum class FinishReason {
+  kStop,      // an end-of-generation or stop token, or (by the server) a stop string
+  kLength,    // max_tokens, or the context is full
+  kCancelled, // by the client, the server or a drain
+  kError,     // see the error code: deadline, rejection, executor failure
+};
+
+/// Who cancelled. Every cause has its own count in the metrics.
+enum class CancelCause { kStopString, kClientGone, kGrpcCancel, kDeadline, kSlowClient, kDrain };
+
+}  // namespace kvasir

@@ -1,0 +1,64 @@
+// The serving loop's one step: drain commands, plan, apply, execute, absorb, publish. One thread owns the scheduler
+// state, the KV cache and the executor and takes no lock for them; others post commands and read status snapshots.
+// It knows no clock of its own, no text and no wire format. engine_thread runs it.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+
+#include "core/clock.h"
+#include "core/result.h"
+#include "engine/events.h"
+#include "engine/step_stats.h"
+#include "kvcache/kv_geometry.h"
+#include "runtime/executor.h"
+#include "scheduler/step_limits.h"
+
+namespace kvasir::engine {
+
+struct EngineOptions {
+  kvcache::KvGeometry geometry;
+  std::uint32_t num_blocks = 0;           // of the KV arena
+  scheduler::StepLimits limits;           // step tokens, sequences, waiting, context
+  std::uint32_t mailbox_capacity = 4096;  // commands; Submit is refused past it, Cancel and Drain never are
+  std::uint32_t max_waiting_sequences = 1024;
+  std::uint64_t model_hash = 0;           // first part of every block's hash key
+  bool prefix_cache = true;
+};
+
+class Engine {
+ public:
+  /// `executor` and `clock` must outlive the engine.
+  Engine(const EngineOptions& options, runtime::Executor& executor, const Clock& clock);
+  ~Engine();
+
+  /// A fresh id for a Submit. Any thread.
+  [[nodiscard]] SequenceId next_sequence_id();
+
+  /// Any thread; never blocks. Errors (Submit only): kQueueFull when the mailbox or the waiting queue is full,
+  /// kDraining after a Drain. A list of submissions (n > 1, several prompts) is taken whole or not at all.
+  [[nodiscard]] Result<void> submit(std::vector<Submit> submissions);
+  void cancel(SequenceId id, CancelCause cause);
+  void drain(TimePoint deadline);
+
+  /// One step; engine thread only. False when there was nothing to do.
+  bool step();
+
+  /// Waits until there is a command, or returns at once when sequences are live. Engine thread only.
+  /// False when the engine is drained and empty or stopped: the loop ends.
+  bool wait_for_work();
+  /// Ends every live sequence with kCancelled/kDrain at the next step and makes wait_for_work return false. Any thread.
+  void stop();
+
+  /// A snapshot, at most one step old. Any thread.
+  [[nodiscard]] EngineStatus status() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace kvasir::engine

@@ -1,0 +1,71 @@
+// The closed lists of what enters and leaves the engine. Commands come through the mailbox from any thread; events
+// go to the sink of their sequence, on the engine thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <variant>
+#include <vector>
+
+#include "core/clock.h"
+#include "core/ids.h"
+#include "core/request.h"
+#include "core/result.h"
+#include "core/step_plan.h"
+
+namespace kvasir::engine {
+
+struct TokenEvent {
+  TokenId token = 0;
+  float logprob = 0.0F;           // meaningful where the request wants logprobs
+  std::vector<TokenLogprob> top;  // best first
+};
+
+/// What a sequence cost, for `usage`, metrics and tests.
+struct SequenceUsage {
+  std::uint32_t prompt_tokens = 0;
+  std::uint32_t completion_tokens = 0;  // generated, an end-of-generation token included
+  std::uint32_t cached_tokens = 0;      // of the prompt, found in the prefix cache at the first admission
+  std::uint64_t computed_tokens = 0;    // token passes, recomputation after preemption included
+  std::uint64_t recomputed_tokens = 0;
+  std::uint32_t preemptions = 0;
+  Duration queue_time{};    // submit to first admission
+  Duration prefill_time{};  // first admission to first token
+  Duration decode_time{};   // first token to finish
+};
+
+/// Exactly one for each submitted sequence, always last.
+struct FinishEvent {
+  FinishReason reason = FinishReason::kStop;
+  std::optional<TokenId> stop_token;        // the token that ended it, for kStop
+  std::optional<CancelCause> cancel_cause;  // for kCancelled
+  std::optional<Error> error;               // for kError
+  SequenceUsage usage;
+};
+
+/// Where one sequence's events go. Called on the engine thread: must return at once and never throw.
+class TokenSink {
+ public:
+  virtual ~TokenSink() = default;
+  /// False: the sink is over its bound (its reader is too slow); the sequence is cancelled with kSlowClient.
+  [[nodiscard]] virtual bool on_token(TokenEvent event) noexcept = 0;
+  virtual void on_finish(FinishEvent event) noexcept = 0;
+};
+
+struct Submit {
+  SequenceId id{};
+  Request request;
+  std::shared_ptr<TokenSink> sink;
+};
+struct Cancel {
+  SequenceId id{};  // unknown or finished ids are ignored
+  CancelCause cause = CancelCause::kClientGone;
+};
+/// Accept no more; running and waiting sequences go on until `deadline`, then end with kCancelled and kDrain.
+struct Drain {
+  TimePoint deadline{};
+};
+using Command = std::variant<Submit, Cancel, Drain>;
+
+}  // namespace kvasir::engine

@@ -1,0 +1,43 @@
+// Counts and durations that the engine publishes after each step; metrics and GetStatus are made from these alone.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "core/clock.h"
+#include "core/step_plan.h"
+
+namespace kvasir::engine {
+
+struct EngineStatus {
+  // now
+  std::uint32_t running_sequences = 0;
+  std::uint32_t waiting_sequences = 0;
+  std::uint32_t total_blocks = 0;
+  std::uint32_t free_blocks = 0;    // unused + reclaimable
+  std::uint32_t live_blocks = 0;    // referenced by a running sequence
+  std::uint32_t cached_blocks = 0;  // full, unreferenced, kept for a later prefix
+  std::uint64_t bytes_per_block = 0;
+  bool draining = false;
+  TimePoint last_progress{};  // end of the last step, or the last time the loop was seen idle
+  bool busy = false;          // a step is running or sequences are live: last_progress must then move
+  // since start
+  std::uint64_t steps_total = 0;
+  std::uint64_t prompt_tokens_total = 0;      // of admitted prompts, cached or not, once each
+  std::uint64_t generation_tokens_total = 0;
+  std::uint64_t computed_tokens_total = 0;
+  std::uint64_t recomputed_tokens_total = 0;
+  std::uint64_t wasted_tokens_total = 0;      // computed past a stop string
+  std::uint64_t prefix_query_tokens_total = 0;
+  std::uint64_t prefix_hit_tokens_total = 0;
+  std::uint64_t preemptions_total = 0;
+  std::uint64_t rejected_total = 0;
+  std::uint64_t finished_stop_total = 0;
+  std::uint64_t finished_length_total = 0;
+  std::uint64_t finished_error_total = 0;
+  std::array<std::uint64_t, 6> cancelled_total{};  // by CancelCause
+  Duration execute_time_total{};
+  Duration step_time_total{};
+};
+
+}  // namespace kvasir::engine

@@ -1,0 +1,67 @@
+// The transport-free middle of both doors: validate, render, tokenise, refuse what can never fit, submit, cancel.
+// Wire formats are server/http's and server/grpc's; text assembly is stream_assembler's.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/clock.h"
+#include "core/result.h"
+#include "engine/engine.h"
+#include "kvcache/kv_geometry.h"
+#include "server/generation.h"
+#include "server/request_fields.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+
+namespace kvasir::server {
+
+/// What the doors may know of the served model.
+struct ModelInfo {
+  std::string served_name;
+  std::vector<std::string> aliases;
+  std::string root;               // file name
+  std::int64_t created_unix = 0;  // start of the daemon
+  std::uint32_t context_tokens = 0;
+  std::uint32_t vocab_size = 0;   // logits width
+  kvcache::KvGeometry geometry;
+  std::uint32_t num_blocks = 0;   // of the whole KV budget
+  std::uint64_t kv_budget_bytes = 0;
+  std::string system_fingerprint;  // build, instruction set, KV type: outputs are bit-identical for equal ones
+  std::string kernels;             // instruction set that runs
+  std::uint32_t num_threads = 0;
+};
+
+enum class Readiness : std::uint8_t { kLoading, kReady, kDraining };
+
+class GenerateService {
+ public:
+  /// All arguments must outlive the service; `chat_template` may be null (chat is then refused).
+  GenerateService(ModelInfo model, engine::Engine& engine, const text::Tokenizer& tokenizer,
+                  const text::ChatTemplate* chat_template, const Clock& clock);
+  ~GenerateService();
+
+  /// Validates, tokenises and submits, or says what is wrong before anything ran.
+  [[nodiscard]] Result<std::shared_ptr<Generation>> complete(const CompletionFields& fields, WakeFunction wake);
+  [[nodiscard]] Result<std::shared_ptr<Generation>> chat(const ChatFields& fields, WakeFunction wake);
+  [[nodiscard]] Result<std::vector<TokenId>> tokenize(const TokenizeFields& fields) const;
+  [[nodiscard]] Result<std::string> detokenize(const DetokenizeFields& fields) const;
+  /// Absent model is the served one. Errors: kModelNotFound.
+  [[nodiscard]] Result<void> check_model(const std::optional<std::string>& name) const;
+
+  [[nodiscard]] const ModelInfo& model() const;
+  [[nodiscard]] engine::EngineStatus status() const;
+  [[nodiscard]] Readiness readiness() const;
+  void set_readiness(Readiness readiness);
+  /// The engine loop makes progress (or is idle).
+  [[nodiscard]] bool alive() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace kvasir::server

@@ -1,0 +1,48 @@
+// The REST door: accepts connections, speaks HTTP/1.1 by Boost.Beast, routes to the service and streams events.
+// Validation and text are generate_service's; Boost stays behind this header.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "server/generate_service.h"
+
+namespace kvasir::server {
+
+struct HttpOptions {
+  std::string host = "127.0.0.1";
+  std::uint16_t port = 8080;  // 0 picks a free one
+  std::uint32_t num_threads = 1;
+  std::uint64_t max_body_bytes = 8ULL << 20U;
+  std::uint32_t max_header_bytes = 16U << 10U;
+  std::uint32_t max_uri_bytes = 8U << 10U;
+  std::uint32_t max_connections = 1024;
+  std::chrono::milliseconds header_timeout{10'000};
+  std::chrono::milliseconds body_timeout{30'000};
+  std::chrono::milliseconds idle_timeout{75'000};
+  std::chrono::milliseconds write_timeout{30'000};
+  std::chrono::milliseconds ping_interval{15'000};
+};
+
+class HttpServer {
+ public:
+  /// Binds and starts to answer at once (readiness decides what). Throws std::runtime_error naming host and port when
+  /// it cannot bind. `service` must outlive the server.
+  HttpServer(const HttpOptions& options, GenerateService& service);
+  ~HttpServer();
+  [[nodiscard]] std::uint16_t port() const;
+  /// Stops accepting; live answers go on.
+  void stop_accepting();
+  /// Live requests, streams included.
+  [[nodiscard]] std::uint32_t live_requests() const;
+  /// Closes everything and joins the threads.
+  void stop();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace kvasir::server

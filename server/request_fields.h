@@ -1,0 +1,63 @@
+// What a door parsed out of a request: types are right, ranges are not checked yet. REST and gRPC both fill these
+// structs, and one validator (validate.h) judges them, so that the same request gets the same verdict at both doors.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "text/chat_template.h"
+
+namespace kvasir::server {
+
+/// Fields that completions and chat share. Absent means unset; the defaults are the validator's.
+struct GenerateFields {
+  std::optional<std::string> model;
+  std::optional<double> temperature, top_p, min_p;
+  std::optional<double> presence_penalty, frequency_penalty, repetition_penalty;
+  std::optional<std::int64_t> top_k, max_tokens, min_tokens, n, seed, priority, timeout_ms;
+  std::vector<std::string> stop;
+  std::vector<std::int64_t> stop_token_ids;
+  std::vector<std::pair<std::string, double>> logit_bias;  // decimal token id, bias
+  std::optional<std::string> cache_salt;
+  bool ignore_eos = false;
+  bool skip_special_tokens = true;
+  bool include_stop_str_in_output = false;
+  bool return_token_ids = false;
+  bool stream = false;
+  bool include_usage = false;           // stream_options
+  bool continuous_usage_stats = false;  // stream_options
+  bool has_stream_options = false;
+};
+
+/// A prompt as text, or as ids that get no BOS.
+using PromptInput = std::variant<std::string, std::vector<std::int64_t>>;
+
+struct CompletionFields : GenerateFields {
+  std::vector<PromptInput> prompts;
+  std::optional<std::int64_t> logprobs;  // 0..20: top entries beside the sampled token
+};
+
+struct ChatFields : GenerateFields {
+  std::vector<text::ChatMessage> messages;
+  std::optional<std::int64_t> max_completion_tokens;
+  bool logprobs = false;
+  std::optional<std::int64_t> top_logprobs;  // 0..20, needs logprobs
+};
+
+struct TokenizeFields {
+  std::optional<std::string> model;
+  std::optional<std::string> prompt;                       // one of the two
+  std::optional<std::vector<text::ChatMessage>> messages;
+  std::optional<bool> add_special_tokens;  // default true for a prompt
+};
+
+struct DetokenizeFields {
+  std::optional<std::string> model;
+  std::vector<std::int64_t> tokens;
+};
+
+}  // namespace kvasir::server
