@@ -14,6 +14,7 @@ namespace kvasir {
 struct Admission {
   SequenceId sequence{};
   std::uint32_t cached_tokens = 0;  // a multiple of block_tokens, below the sequence's token count
+  bool reserves_worst_case = false;  // room for all it can come to need is kept for it; it is never preempted again
   friend bool operator==(const Admission&, const Admission&) = default;
 };
 

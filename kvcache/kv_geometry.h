@@ -1,7 +1,9 @@
-// The arithmetic of KV bytes: the only home of 2 * layers * kv_heads * head_dim * element_bytes.
-// Bytes count KV heads, never query heads. No memory is held here.
+// The arithmetic of KV bytes: the only home of 2 * layers * kv_heads * head_dim * element_bytes,
+// and of how many tokens and blocks a request can come to need. Bytes count KV heads, never query
+// heads. No memory is held here.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string_view>
@@ -11,11 +13,14 @@ namespace kvasir::kvcache {
 
 enum class KvType : std::uint8_t { kF32, kF16, kBf16 };
 
-[[nodiscard]] std::string_view kv_type_name(KvType type);                  // "f32", "f16", "bf16"
+[[nodiscard]] std::string_view kv_type_name(KvType type);  // "f32", "f16", "bf16"
 [[nodiscard]] std::optional<KvType> kv_type_from_name(std::string_view name);
-[[nodiscard]] constexpr std::uint32_t element_bytes(KvType type) { return type == KvType::kF32 ? 4U : 2U; }
+[[nodiscard]] constexpr std::uint32_t element_bytes(KvType type) {
+  return type == KvType::kF32 ? 4U : 2U;
+}
 
-/// Layers that attend alike. Windowed layers see `window_tokens` positions, the current one included; 0 means all.
+/// Layers that attend alike. Windowed layers see `window_tokens` positions, the current one
+/// included; 0 means all.
 struct KvLayerGroup {
   std::uint32_t num_layers = 0;
   std::uint32_t num_kv_heads = 0;
@@ -24,25 +29,48 @@ struct KvLayerGroup {
   friend bool operator==(const KvLayerGroup&, const KvLayerGroup&) = default;
 };
 
-/// Shape of the KV cache of one model. For 30 layers, 3 KV heads, head_dim 64 and f16: 23 040 bytes per token.
+/// Every tile of the arena starts on a cache line.
+inline constexpr std::uint64_t kTileAlignment = 64;
+
+/// Shape of the KV cache of one model. For 30 layers, 3 KV heads, head_dim 64 and f16: 23 040 bytes
+/// per token.
 struct KvGeometry {
   std::vector<KvLayerGroup> groups;  // one entry for models whose layers are all alike
   KvType type = KvType::kF16;
-  std::uint32_t block_tokens = 32;   // slots of a block: 16, 32 or 64, dividing the attention tile
+  std::uint32_t block_tokens = 32;  // slots of a block: 16, 32 or 64, dividing the attention tile
 
   /// 2 * layers * kv_heads * head_dim * element_bytes, summed over all groups.
   [[nodiscard]] std::uint64_t bytes_per_token() const;
-  /// Bytes of one block over all layers of all groups.
+  /// Bytes of one K or V tile of a group: [head_dim][block_tokens] elements, rounded up to
+  /// kTileAlignment.
+  [[nodiscard]] std::uint64_t tile_bytes(std::size_t group) const;
+  /// Bytes of one block over all layers of all groups, as the arena lays it out: bytes_per_token()
+  /// * block_tokens, plus the tile padding, which is none for every even head_dim.
   [[nodiscard]] std::uint64_t bytes_per_block() const;
-  /// Blocks that hold `tokens` tokens; rounds up. (Groups with a window will hold fewer; see blocks_for_group.)
+  /// Blocks that hold `tokens` tokens; rounds up. (Groups with a window will hold fewer; see
+  /// blocks_for_group.)
   [[nodiscard]] std::uint64_t blocks_for(std::uint64_t tokens) const;
-  /// Blocks that one group needs for `tokens` tokens when steps have at most `largest_chunk` tokens:
-  /// a window stops growing at W + largest_chunk - 1 tokens, rounded up, plus one block.
+  /// Blocks that one group needs for `tokens` tokens when steps have at most `largest_chunk`
+  /// tokens: a window stops growing at W + largest_chunk - 1 tokens, rounded up, plus one block.
   [[nodiscard]] std::uint64_t blocks_for_group(std::size_t group, std::uint64_t tokens,
                                                std::uint32_t largest_chunk) const;
   /// Whole blocks in a budget; rounds down.
   [[nodiscard]] std::uint64_t blocks_in(std::uint64_t budget_bytes) const;
   friend bool operator==(const KvGeometry&, const KvGeometry&) = default;
 };
+
+/// Tokens that a sequence has in the cache at most: prompt + max_tokens - 1, because the last
+/// generated token is never computed. The scheduler judges "can never fit" by it and the server
+/// refuses by it. Requires max_tokens >= 1.
+[[nodiscard]] constexpr std::uint64_t max_cached_tokens(std::uint64_t prompt_tokens,
+                                                        std::uint64_t max_tokens) {
+  return prompt_tokens + max_tokens - 1;
+}
+
+/// The longest prompt that fits `num_blocks` blocks and leaves room for `max_tokens` generated
+/// tokens; 0 for none.
+[[nodiscard]] std::uint64_t longest_prompt_tokens(const KvGeometry& geometry,
+                                                  std::uint64_t num_blocks,
+                                                  std::uint64_t max_tokens);
 
 }  // namespace kvasir::kvcache

@@ -1,22 +1,25 @@
-// The KV arena: the only memory that keys and values live in, sized once at startup to the byte budget.
-// Which block belongs to whom is kv_cache_manager's business; only the runtime reads and writes here.
+// The KV arena: the only memory that keys and values live in, sized once at startup to the byte
+// budget. Which block belongs to whom is kv_cache_manager's business; only the runtime reads and
+// writes here.
 #pragma once
+
+#include "core/ids.h"
+#include "kvcache/kv_geometry.h"
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 
-#include "core/ids.h"
-#include "kvcache/kv_geometry.h"
-
 namespace kvasir::kvcache {
 
 /// Layout per layer and block: K as [kv_head][head_dim][slot], so that lanes are positions for q.k;
-/// V as [kv_head][slot][head_dim], so that lanes are dimensions for p.v. Elements are KvGeometry::type.
+/// V as [kv_head][slot][head_dim], so that lanes are dimensions for p.v. Elements are
+/// KvGeometry::type.
 class KvStorage {
  public:
-  /// Reserves num_blocks blocks with huge pages where the system grants them; pages are touched on first use.
-  /// Every tile starts on a 64-byte boundary. Throws std::bad_alloc when the address space is refused.
+  /// Reserves num_blocks blocks with huge pages where the system grants them; pages are touched on
+  /// first use. Every tile starts on a 64-byte boundary. Throws std::bad_alloc when the address
+  /// space is refused.
   KvStorage(const KvGeometry& geometry, std::uint32_t num_blocks);
   ~KvStorage();
   KvStorage(const KvStorage&) = delete;
@@ -30,8 +33,10 @@ class KvStorage {
   [[nodiscard]] std::byte* k_tile(std::uint32_t layer, BlockId block, std::uint32_t kv_head);
   /// V tile of one layer, block and KV head: [block_tokens][head_dim] elements.
   [[nodiscard]] std::byte* v_tile(std::uint32_t layer, BlockId block, std::uint32_t kv_head);
-  [[nodiscard]] const std::byte* k_tile(std::uint32_t layer, BlockId block, std::uint32_t kv_head) const;
-  [[nodiscard]] const std::byte* v_tile(std::uint32_t layer, BlockId block, std::uint32_t kv_head) const;
+  [[nodiscard]] const std::byte* k_tile(std::uint32_t layer, BlockId block,
+                                        std::uint32_t kv_head) const;
+  [[nodiscard]] const std::byte* v_tile(std::uint32_t layer, BlockId block,
+                                        std::uint32_t kv_head) const;
 
  private:
   KvGeometry geometry_;

@@ -1,0 +1,99 @@
+// Which block belongs to whom: block tables, reference counts and the prefix cache under one fixed
+// number of blocks. It decides nothing (the planner counted) and touches no KV bytes (kv_storage
+// holds them). Engine thread only.
+#pragma once
+
+#include "core/ids.h"
+#include "kvcache/block_hash.h"
+#include "kvcache/block_pool.h"
+#include "kvcache/kv_geometry.h"
+#include "kvcache/kv_view.h"
+#include "kvcache/prefix_cache.h"
+
+#include <cstdint>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+namespace kvasir::kvcache {
+
+struct KvCacheOptions {
+  KvGeometry geometry;           // one layer group; see kv_storage.h
+  std::uint32_t num_blocks = 0;  // of the arena
+  std::uint64_t model_hash = 0;  // the model file and every setting that changes K or V
+  bool prefix_cache_enabled = true;
+  BlockHashFn hash = &hash_block;  // another one only in tests
+};
+
+/// Calls of one step come in this order: evict, admit, grow, (execute,) commit. A failed
+/// requirement is our own bug and aborts.
+class KvCacheManager final : public KvView {
+ public:
+  explicit KvCacheManager(const KvCacheOptions& options);
+
+  [[nodiscard]] const KvGeometry& geometry() const override { return options_.geometry; }
+  [[nodiscard]] std::uint32_t num_blocks() const override { return pool_.num_blocks(); }
+  [[nodiscard]] std::uint32_t num_free_blocks() const override { return pool_.num_free(); }
+  [[nodiscard]] std::uint32_t blocks_held(SequenceId id) const override;
+  [[nodiscard]] std::uint32_t blocks_freed_by_evicting(SequenceId id) const override;
+  [[nodiscard]] PrefixMatch match_prefix(const HashedTokens& tokens) const override;
+  [[nodiscard]] HashChain new_hash_chain(std::uint64_t cache_salt) const override;
+
+  /// Referenced by at least one sequence.
+  [[nodiscard]] std::uint32_t num_live_blocks() const { return num_blocks() - num_free_blocks(); }
+  /// Full, unreferenced, kept for a later prefix; part of num_free_blocks().
+  [[nodiscard]] std::uint32_t num_cached_blocks() const { return num_cached_; }
+
+  /// Opens a table that starts with the cached blocks of the first `cached_tokens` tokens, and pins
+  /// them. Requires: the id has no table; cached_tokens is at most what match_prefix says, in whole
+  /// blocks.
+  void admit(SequenceId id, const HashedTokens& tokens, std::uint32_t cached_tokens);
+  /// Appends blocks; cached ones are reclaimed when nothing else is free. Requires room: the plan
+  /// counted it.
+  void grow(SequenceId id, std::uint32_t num_new_blocks);
+  /// The first `num_computed_tokens` are in the cache now: full blocks are published. A block that
+  /// somebody else published meanwhile is given back and the published one takes its place in the
+  /// table.
+  void commit(SequenceId id, const HashedTokens& tokens, std::uint32_t num_computed_tokens);
+  /// Takes back blocks past the first `num_tokens` tokens (rejected draft tokens). Published blocks
+  /// stay.
+  void truncate(SequenceId id, std::uint32_t num_tokens);
+  /// Closes the table; blocks without another reference become free, published ones stay cached.
+  void evict(SequenceId id);
+
+  /// The blocks of a sequence in order; valid until the next call that changes the manager.
+  [[nodiscard]] std::span<const BlockId> block_table(SequenceId id) const;
+  /// Published blocks are never written again. For checks in tests and executors.
+  [[nodiscard]] bool is_published(BlockId block) const { return cache_.contains(block); }
+  [[nodiscard]] std::uint32_t references(BlockId block) const { return pool_.references(block); }
+  [[nodiscard]] std::uint32_t num_sequences() const {
+    return static_cast<std::uint32_t>(tables_.size());
+  }
+
+  /// Reference counts equal the tables, free + live == all, every published block's parent is
+  /// published. O(blocks).
+  void check_integrity() const;
+
+ private:
+  struct Table {
+    std::vector<BlockId> blocks;
+    std::uint32_t num_published = 0;  // the first so many are in the prefix cache
+    bool may_publish = true;          // false once a hash collision has cut the chain
+  };
+  [[nodiscard]] const Table& table(SequenceId id) const;
+  [[nodiscard]] Table& table(SequenceId id);
+  [[nodiscard]] BlockIdentity identity(const HashedTokens& tokens, std::uint32_t index,
+                                       std::optional<BlockId> parent) const;
+  [[nodiscard]] std::uint32_t matchable_blocks(const HashedTokens& tokens) const;
+  void publish(Table& table, const HashedTokens& tokens);
+  void pin(BlockId block);
+  void release(BlockId block);
+
+  KvCacheOptions options_;
+  BlockPool pool_;
+  PrefixCache cache_;
+  std::uint32_t num_cached_ = 0;
+  std::unordered_map<SequenceId, Table> tables_;
+};
+
+}  // namespace kvasir::kvcache

@@ -1,0 +1,15 @@
+// A plan as one line of text, for logs, golden files and the simulator.
+#pragma once
+
+#include "core/step_plan.h"
+
+#include <string>
+
+namespace kvasir::scheduler {
+
+/// "preempt 4 | reject 9:deadline | admit 7+64 | run 1@40x1* 7@64x32+2": a chunk is
+/// sequence@first_position x tokens, +new blocks when there are any, * when it samples (*row when
+/// logits start before the last row). "idle" if empty.
+[[nodiscard]] std::string plan_text(const StepPlan& plan);
+
+}  // namespace kvasir::scheduler

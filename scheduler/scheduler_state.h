@@ -1,0 +1,63 @@
+// The whole state of the scheduler: who waits and who runs, both in service order. A plain value:
+// copy it, print it, compare plans made from it. Only submit, apply, absorb and the functions below
+// change it.
+#pragma once
+
+#include "core/clock.h"
+#include "core/ids.h"
+#include "core/request.h"
+#include "kvcache/kv_cache_manager.h"
+#include "scheduler/sequence.h"
+#include "scheduler/step_limits.h"
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace kvasir::scheduler {
+
+/// Counted since the start; the engine publishes them.
+struct Totals {
+  std::uint64_t steps = 0;          // applied plans
+  std::uint64_t prompt_tokens = 0;  // of admitted prompts, cached or not, once each
+  std::uint64_t generation_tokens = 0;
+  std::uint64_t computed_tokens = 0;
+  std::uint64_t recomputed_tokens = 0;
+  std::uint64_t prefix_query_tokens = 0;  // known tokens at each admission
+  std::uint64_t prefix_hit_tokens = 0;    // those of them found in the prefix cache
+  std::uint64_t preemptions = 0;
+  std::uint64_t rejected = 0;
+};
+
+struct SchedulerState {
+  std::vector<Sequence> running;  // by running_before()
+  std::vector<Sequence> waiting;  // by waiting_before()
+  std::uint64_t next_arrival = 0;
+  Totals totals;
+
+  [[nodiscard]] bool empty() const { return running.empty() && waiting.empty(); }
+  /// Running or waiting; null for an unknown or finished id. Valid until the state changes.
+  [[nodiscard]] const Sequence* find(SequenceId id) const;
+};
+
+struct Submission {
+  SequenceId id{};
+  std::shared_ptr<const Request> request;  // prompt_tokens is not empty, max_tokens >= 1
+};
+
+/// Puts a new sequence into the waiting line and hashes its prompt. What can never fit is rejected
+/// by the next plan. Of `limits` only context_tokens is read, 0 being no limit.
+void submit(SchedulerState& state, const kvcache::KvView& kv, const StepLimits& limits,
+            const Submission& submission, TimePoint now);
+
+/// Takes a waiting or running sequence out at once; its blocks are free when this returns. Between
+/// absorb() and plan() only. None for an unknown or finished id. For cancel, disconnect and drain.
+[[nodiscard]] std::optional<Sequence> remove(SchedulerState& state, kvcache::KvCacheManager& kv,
+                                             SequenceId id);
+
+/// One line per sequence, for logs and failing tests.
+[[nodiscard]] std::string to_text(const SchedulerState& state);
+
+}  // namespace kvasir::scheduler

@@ -1,0 +1,70 @@
+// One stream of tokens and what the scheduler knows about it. Its blocks are the KV manager's, its
+// sink the engine's.
+#pragma once
+
+#include "core/clock.h"
+#include "core/ids.h"
+#include "core/request.h"
+#include "kvcache/block_hash.h"
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+namespace kvasir::scheduler {
+
+struct Sequence {
+  SequenceId id{};
+  std::shared_ptr<const Request> request;  // never null
+  std::vector<TokenId> tokens;             // prompt, then generated
+  kvcache::HashChain hashes;               // of the full blocks of `tokens`
+  std::uint32_t num_prompt_tokens = 0;
+  std::uint32_t num_computed_tokens = 0;  // in the KV cache; 0 while waiting
+  std::uint32_t max_total_tokens = 0;     // prompt + max_tokens, cut to the context
+
+  std::uint64_t arrival_order = 0;     // rises with every submission; kept through preemption
+  std::uint64_t waited_steps = 0;      // steps spent waiting, all told; what ages it
+  std::uint64_t last_served_step = 0;  // the last step that computed a token of it, counted from 1
+  std::uint32_t preemptions = 0;
+  bool immune = false;  // its worst case is reserved, and it is never preempted
+
+  // for usage
+  std::uint32_t cached_tokens = 0;  // of the prompt, at the first admission
+  std::uint32_t furthest_computed =
+      0;  // the most tokens it ever had in the cache: below it is recomputation
+  std::uint64_t computed_tokens = 0;  // token passes, recomputation included
+  std::uint64_t recomputed_tokens = 0;
+  TimePoint arrived_at{};
+  std::optional<TimePoint> first_admitted_at;
+  std::optional<TimePoint> first_token_at;
+
+  [[nodiscard]] std::uint32_t num_tokens() const {
+    return static_cast<std::uint32_t>(tokens.size());
+  }
+  [[nodiscard]] std::uint32_t num_generated() const { return num_tokens() - num_prompt_tokens; }
+  [[nodiscard]] std::uint32_t remaining_tokens() const {
+    return num_tokens() - num_computed_tokens;
+  }
+  /// One token away from the next: a step of it is a decode.
+  [[nodiscard]] bool is_decode() const { return remaining_tokens() == 1; }
+  /// The most tokens it can ever have in the cache: the last generated token is never computed.
+  [[nodiscard]] std::uint32_t worst_case_tokens() const { return max_total_tokens - 1; }
+  [[nodiscard]] kvcache::HashedTokens hashed_tokens() const { return {tokens, hashes}; }
+};
+
+/// The numbers that a finished sequence reports; the fields of engine::SequenceUsage.
+struct Usage {
+  std::uint32_t prompt_tokens = 0;
+  std::uint32_t completion_tokens = 0;
+  std::uint32_t cached_tokens = 0;
+  std::uint64_t computed_tokens = 0;
+  std::uint64_t recomputed_tokens = 0;
+  std::uint32_t preemptions = 0;
+  Duration queue_time{};  // submit to first admission, or to `now` for one that was never admitted
+  Duration prefill_time{};  // first admission to first token
+  Duration decode_time{};   // first token to `now`
+};
+[[nodiscard]] Usage usage_of(const Sequence& sequence, TimePoint now);
+
+}  // namespace kvasir::scheduler
