@@ -5,9 +5,8 @@
 
 #include <atomic>
 #include <cstdint>
-#include <functional>
 #include <memory>
-#include <span>
+#include <vector>
 
 #include "core/clock.h"
 #include "core/result.h"
@@ -22,9 +21,8 @@ namespace kvasir::engine {
 struct EngineOptions {
   kvcache::KvGeometry geometry;
   std::uint32_t num_blocks = 0;           // of the KV arena
-  scheduler::StepLimits limits;           // step tokens, sequences, waiting, context
-  std::uint32_t mailbox_capacity = 4096;  // commands; Submit is refused past it, Cancel and Drain never are
-  std::uint32_t max_waiting_sequences = 1024;
+  scheduler::StepLimits limits;           // step tokens, running sequences, context
+  std::uint32_t max_waiting_sequences = 1024;  // beside those that fit in limits.max_sequences; bounds the mailbox too
   std::uint64_t model_hash = 0;           // first part of every block's hash key
   bool prefix_cache = true;
 };
@@ -38,16 +36,16 @@ class Engine {
   /// A fresh id for a Submit. Any thread.
   [[nodiscard]] SequenceId next_sequence_id();
 
-  /// Any thread; never blocks. Errors (Submit only): kQueueFull when the mailbox or the waiting queue is full,
-  /// kDraining after a Drain. A list of submissions (n > 1, several prompts) is taken whole or not at all.
+  /// Any thread; never blocks. Errors: kQueueFull when running and waiting sequences and the mailbox
+  /// together hold as many as may run and wait, kDraining after a Drain. A list of submissions (n > 1, several prompts) is taken whole or not at all.
   [[nodiscard]] Result<void> submit(std::vector<Submit> submissions);
-  void cancel(SequenceId id, CancelCause cause);
+  void cancel(const Cancel& cancel);
   void drain(TimePoint deadline);
 
   /// One step; engine thread only. False when there was nothing to do.
   bool step();
 
-  /// Waits until there is a command, or returns at once when sequences are live. Engine thread only.
+  /// Waits until there is a command; returns at once when sequences are live. Engine thread only.
   /// False when the engine is drained and empty or stopped: the loop ends.
   bool wait_for_work();
   /// Ends every live sequence with kCancelled/kDrain at the next step and makes wait_for_work return false. Any thread.

@@ -61,6 +61,8 @@ struct Submit {
 struct Cancel {
   SequenceId id{};  // unknown or finished ids are ignored
   CancelCause cause = CancelCause::kClientGone;
+  /// For kStopString: the tokens that count for the client; what was generated past them is waste.
+  std::optional<std::uint32_t> counted_tokens;
 };
 /// Accept no more; running and waiting sequences go on until `deadline`, then end with kCancelled and kDrain.
 struct Drain {

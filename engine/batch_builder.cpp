@@ -1,0 +1,27 @@
+#include "engine/batch_builder.h"
+
+#include "core/check.h"
+
+namespace kvasir::engine {
+
+runtime::Batch build_batch(const StepPlan& plan, const scheduler::SchedulerState& state,
+                           const kvcache::KvCacheManager& kv) {
+  runtime::Batch batch;
+  batch.chunks.reserve(plan.chunks.size());
+  for (const Chunk& chunk : plan.chunks) {
+    const scheduler::Sequence* sequence = state.find(chunk.sequence);
+    KVASIR_CHECK(sequence != nullptr, "sequence " << value_of(chunk.sequence) << " is planned but unknown");
+    batch.chunks.push_back(runtime::BatchChunk{.sequence = chunk.sequence,
+                                               .first_position = chunk.first_position,
+                                               .num_tokens = chunk.num_tokens,
+                                               .first_logits_row = chunk.first_logits_row,
+                                               .tokens = sequence->tokens,
+                                               .num_prompt_tokens = sequence->num_prompt_tokens,
+                                               .block_table = kv.block_table(chunk.sequence),
+                                               .request = sequence->request.get()});
+    batch.num_tokens += chunk.num_tokens;
+  }
+  return batch;
+}
+
+}  // namespace kvasir::engine

@@ -1,0 +1,266 @@
+#include "engine/engine.h"
+
+#include "core/check.h"
+#include "engine/batch_builder.h"
+#include "engine/mailbox.h"
+#include "kvcache/kv_cache_manager.h"
+#include "scheduler/absorb.h"
+#include "scheduler/apply.h"
+#include "scheduler/plan.h"
+#include "scheduler/scheduler_state.h"
+
+#include <mutex>
+#include <optional>
+#include <unordered_map>
+#include <utility>
+
+namespace kvasir::engine {
+
+namespace {
+
+SequenceUsage usage_event(const scheduler::Sequence& sequence, TimePoint now) {
+  const scheduler::Usage usage = scheduler::usage_of(sequence, now);
+  return SequenceUsage{.prompt_tokens = usage.prompt_tokens,
+                       .completion_tokens = usage.completion_tokens,
+                       .cached_tokens = usage.cached_tokens,
+                       .computed_tokens = usage.computed_tokens,
+                       .recomputed_tokens = usage.recomputed_tokens,
+                       .preemptions = usage.preemptions,
+                       .queue_time = usage.queue_time,
+                       .prefill_time = usage.prefill_time,
+                       .decode_time = usage.decode_time};
+}
+
+}  // namespace
+
+struct Engine::Impl {
+  Impl(const EngineOptions& engine_options, runtime::Executor& step_executor, const Clock& step_clock)
+      : options(engine_options),
+        executor(step_executor),
+        clock(step_clock),
+        kv(kvcache::KvCacheOptions{.geometry = engine_options.geometry,
+                                   .num_blocks = engine_options.num_blocks,
+                                   .model_hash = engine_options.model_hash,
+                                   .prefix_cache_enabled = engine_options.prefix_cache}) {
+    publish();
+  }
+
+  // ---- any thread ----
+
+  [[nodiscard]] Result<void> submit(std::vector<Submit> submissions) {
+    if (draining.load()) return fail(ErrorCode::kDraining, "the server is shutting down");
+    const std::uint64_t capacity =
+        std::uint64_t{options.max_waiting_sequences} + options.limits.max_sequences;
+    const std::uint64_t count = submissions.size();
+    std::uint64_t held = live_sequences.load();
+    do {
+      if (held + count > capacity) {
+        return fail(ErrorCode::kQueueFull, "the queue is full: " + std::to_string(held) +
+                                               " sequences are running or waiting, the limit is " +
+                                               std::to_string(capacity));
+      }
+    } while (!live_sequences.compare_exchange_weak(held, held + count));
+    std::vector<Command> commands;
+    commands.reserve(submissions.size());
+    for (Submit& submission : submissions) commands.emplace_back(std::move(submission));
+    mailbox.post(std::move(commands));
+    return {};
+  }
+
+  [[nodiscard]] EngineStatus status() const {
+    const std::lock_guard lock(status_mutex);
+    return published_status;
+  }
+
+  // ---- engine thread ----
+
+  bool step() {
+    const TimePoint started = clock.now();
+    run_commands(mailbox.drain(), started);
+    if (ends_now(started)) cancel_all(CancelCause::kDrain, started);
+    const StepPlan plan = scheduler::plan(state, kv, options.limits, started);
+    if (plan.empty()) {
+      KVASIR_CHECK(state.empty(), "an empty plan with live sequences:\n" << scheduler::to_text(state));
+      publish();
+      return false;
+    }
+    for (scheduler::Finish& finish : scheduler::apply(plan, state, kv, started)) {
+      finish_sequence(std::move(finish), started);
+    }
+    if (!plan.chunks.empty()) run_batch(plan);
+    const TimePoint ended = clock.now();
+    totals.step_time_total += ended - started;
+    publish();
+    return true;
+  }
+
+  bool wait_for_work() {
+    if (!state.empty()) return true;
+    if (mailbox.empty()) {
+      publish();
+      if (mailbox.closed() || draining.load()) return false;
+      mailbox.wait();
+    }
+    return true;
+  }
+
+  void run_commands(std::vector<Command> commands, TimePoint now) {
+    for (Command& command : commands) {
+      if (auto* submission = std::get_if<Submit>(&command)) {
+        sinks.emplace(submission->id, std::move(submission->sink));
+        scheduler::submit(state, kv, options.limits,
+                          {submission->id, std::make_shared<const Request>(std::move(submission->request))}, now);
+      } else if (const auto* cancelled = std::get_if<Cancel>(&command)) {
+        cancel_sequence(*cancelled, now);
+      } else {
+        drain_deadline = std::get<Drain>(command).deadline;
+      }
+    }
+  }
+
+  [[nodiscard]] bool ends_now(TimePoint now) const {
+    return mailbox.closed() || (drain_deadline.has_value() && now >= *drain_deadline);
+  }
+
+  void run_batch(const StepPlan& plan) {
+    const TimePoint started = clock.now();
+    Result<StepResult> result = executor.execute(build_batch(plan, state, kv));
+    const TimePoint ended = clock.now();
+    totals.execute_time_total += ended - started;
+    if (!result) {
+      for (scheduler::Finish& finish : scheduler::fail_step(plan, result.error(), state, kv)) {
+        finish_sequence(std::move(finish), ended);
+      }
+      return;
+    }
+    scheduler::StepEvents events = scheduler::absorb(plan, std::move(*result), state, kv, ended);
+    std::vector<SequenceId> slow;
+    for (SampledToken& sampled : events.tokens) {
+      const auto sink = sinks.find(sampled.sequence);
+      KVASIR_CHECK(sink != sinks.end(), "no sink for sequence " << value_of(sampled.sequence));
+      const bool accepted = sink->second->on_token(
+          TokenEvent{.token = sampled.token, .logprob = sampled.logprob, .top = std::move(sampled.top)});
+      if (!accepted) slow.push_back(sampled.sequence);
+    }
+    for (scheduler::Finish& finish : events.finishes) finish_sequence(std::move(finish), ended);
+    for (const SequenceId id : slow) cancel_sequence({.id = id, .cause = CancelCause::kSlowClient, .counted_tokens = {}}, ended);
+  }
+
+  void cancel_sequence(const Cancel& cancelled, TimePoint now) {
+    std::optional<scheduler::Sequence> sequence = scheduler::remove(state, kv, cancelled.id);
+    if (!sequence) return;  // it finished while the command was on its way
+    if (cancelled.counted_tokens) {
+      totals.wasted_tokens_total += sequence->num_generated() - *cancelled.counted_tokens;
+    }
+    if (cancelled.cause == CancelCause::kStopString) {
+      ++totals.finished_stop_total;
+    } else {
+      ++totals.cancelled_total.at(static_cast<std::size_t>(cancelled.cause));
+    }
+    send_finish(cancelled.id, FinishEvent{.reason = FinishReason::kCancelled,
+                                          .stop_token = {},
+                                          .cancel_cause = cancelled.cause,
+                                          .error = {},
+                                          .usage = usage_event(*sequence, now)});
+  }
+
+  void cancel_all(CancelCause cause, TimePoint now) {
+    std::vector<SequenceId> ids;
+    for (const auto& entry : sinks) ids.push_back(entry.first);
+    for (const SequenceId id : ids) cancel_sequence({.id = id, .cause = cause, .counted_tokens = {}}, now);
+  }
+
+  void finish_sequence(scheduler::Finish finish, TimePoint now) {
+    switch (finish.reason) {
+      case FinishReason::kStop: ++totals.finished_stop_total; break;
+      case FinishReason::kLength: ++totals.finished_length_total; break;
+      case FinishReason::kError: ++totals.finished_error_total; break;
+      case FinishReason::kCancelled: KVASIR_CHECK(false, "the scheduler never cancels"); break;
+    }
+    send_finish(finish.sequence.id, FinishEvent{.reason = finish.reason,
+                                                .stop_token = finish.stop_token,
+                                                .cancel_cause = {},
+                                                .error = std::move(finish.error),
+                                                .usage = usage_event(finish.sequence, now)});
+  }
+
+  void send_finish(SequenceId id, FinishEvent event) {
+    const auto sink = sinks.find(id);
+    KVASIR_CHECK(sink != sinks.end(), "sequence " << value_of(id) << " finishes a second time");
+    sink->second->on_finish(std::move(event));
+    sinks.erase(sink);
+    live_sequences.fetch_sub(1);
+  }
+
+  void publish() {
+    EngineStatus now = totals;
+    now.running_sequences = static_cast<std::uint32_t>(state.running.size());
+    now.waiting_sequences = static_cast<std::uint32_t>(state.waiting.size());
+    now.total_blocks = kv.num_blocks();
+    now.free_blocks = kv.num_free_blocks();
+    now.live_blocks = kv.num_live_blocks();
+    now.cached_blocks = kv.num_cached_blocks();
+    now.bytes_per_block = kv.geometry().bytes_per_block();
+    now.draining = draining.load();
+    now.last_progress = clock.now();
+    now.busy = !state.empty();
+    now.steps_total = state.totals.steps;
+    now.prompt_tokens_total = state.totals.prompt_tokens;
+    now.generation_tokens_total = state.totals.generation_tokens;
+    now.computed_tokens_total = state.totals.computed_tokens;
+    now.recomputed_tokens_total = state.totals.recomputed_tokens;
+    now.prefix_query_tokens_total = state.totals.prefix_query_tokens;
+    now.prefix_hit_tokens_total = state.totals.prefix_hit_tokens;
+    now.preemptions_total = state.totals.preemptions;
+    now.rejected_total = state.totals.rejected;
+    const std::lock_guard lock(status_mutex);
+    published_status = now;
+  }
+
+  const EngineOptions options;
+  runtime::Executor& executor;
+  const Clock& clock;
+
+  Mailbox mailbox;
+  std::atomic<std::uint64_t> next_id{1};
+  std::atomic<std::uint64_t> live_sequences{0};  // in the mailbox, waiting or running
+  std::atomic<bool> draining{false};
+  mutable std::mutex status_mutex;
+  EngineStatus published_status;
+
+  kvcache::KvCacheManager kv;
+  scheduler::SchedulerState state;
+  std::unordered_map<SequenceId, std::shared_ptr<TokenSink>> sinks;
+  EngineStatus totals;  // only the counters that are the engine's own
+  std::optional<TimePoint> drain_deadline;
+};
+
+Engine::Engine(const EngineOptions& options, runtime::Executor& executor, const Clock& clock)
+    : impl_(std::make_unique<Impl>(options, executor, clock)) {}
+Engine::~Engine() = default;
+
+SequenceId Engine::next_sequence_id() { return SequenceId{impl_->next_id.fetch_add(1)}; }
+
+Result<void> Engine::submit(std::vector<Submit> submissions) {
+  return impl_->submit(std::move(submissions));
+}
+
+void Engine::cancel(const Cancel& cancel) { impl_->mailbox.post(Command{cancel}); }
+
+void Engine::drain(TimePoint deadline) {
+  impl_->draining.store(true);
+  impl_->mailbox.post(Command{Drain{deadline}});
+}
+
+bool Engine::step() { return impl_->step(); }
+
+bool Engine::wait_for_work() { return impl_->wait_for_work(); }
+
+void Engine::stop() {
+  impl_->draining.store(true);
+  impl_->mailbox.close();
+}
+
+EngineStatus Engine::status() const { return impl_->status(); }
+
+}  // namespace kvasir::engine
