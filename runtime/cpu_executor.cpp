@@ -1,0 +1,207 @@
+#include "runtime/cpu_executor.h"
+
+#include "core/check.h"
+#include "runtime/kernels/dispatch.h"
+#include "runtime/model/decoder.h"
+#include "runtime/sampling/sampler.h"
+#include "runtime/thread_pool.h"
+
+#include <algorithm>
+#include <functional>
+#include <vector>
+
+namespace kvasir::runtime {
+namespace {
+
+DecoderLimits decoder_limits(const CpuExecutorOptions& options) {
+  return {.num_threads = options.num_threads,
+          .max_step_tokens = options.max_step_tokens,
+          .max_chunks = options.max_sequences,
+          .max_logits_rows = options.max_sequences,
+          .max_context_tokens = options.max_context_tokens};
+}
+
+/// A row of the head: a token of the batch, and where its sampled token goes.
+struct HeadRow {
+  std::uint32_t token_index = 0;
+  std::uint32_t chunk = 0;
+  bool sampled = false;
+  std::size_t result_index = 0;  // into StepResult::sampled, when sampled
+};
+
+}  // namespace
+
+struct CpuExecutor::Impl {
+  Impl(const CpuExecutorOptions& opts, const ModelConfig& model_config, const ModelWeights& weights,
+       kvcache::KvStorage& kv_storage)
+      : options(opts),
+        config(model_config),
+        storage(kv_storage),
+        kernels(kernels_for(opts.isa)),
+        pool(opts.num_threads),
+        decoder(decoder_limits(opts), model_config, weights, kernels, kv_storage, pool),
+        scratch(opts.num_threads, SamplerScratch(model_config.vocab_size)) {
+    rows.reserve(std::max(opts.max_sequences, opts.max_step_tokens));
+    token_indices.reserve(opts.max_sequences);
+  }
+
+  void check(const Batch& batch) const;
+  void check_chunk(const BatchChunk& chunk) const;
+  std::size_t collect_rows(const Batch& batch);
+  void sample_rows(const Batch& batch, std::span<const HeadRow> group, StepResult& result);
+
+  CpuExecutorOptions options;
+  const ModelConfig& config;
+  kvcache::KvStorage& storage;
+  const KernelTable& kernels;
+  ThreadPool pool;
+  Decoder decoder;
+  std::vector<SamplerScratch> scratch;       // [num_threads]
+  std::vector<HeadRow> rows;                 // of the current batch
+  std::vector<std::uint32_t> token_indices;  // [<= max_sequences]: of one pass of the head
+  bool keep = false;
+  std::vector<float> kept;  // [kept rows, vocab_size]
+};
+
+CpuExecutor::CpuExecutor(const CpuExecutorOptions& options, const ModelConfig& config,
+                         const ModelWeights& weights, kvcache::KvStorage& storage)
+    : impl_(std::make_unique<Impl>(options, config, weights, storage)) {
+  const kvcache::KvGeometry& geometry = storage.geometry();
+  KVASIR_CHECK(geometry.groups.size() == 1);
+  KVASIR_CHECK(geometry.groups[0].num_layers == config.num_layers);
+  KVASIR_CHECK(geometry.groups[0].num_kv_heads == config.num_kv_heads);
+  KVASIR_CHECK(geometry.groups[0].head_dim == config.head_dim);
+  KVASIR_CHECK(geometry.groups[0].window_tokens == 0);
+}
+
+CpuExecutor::~CpuExecutor() = default;
+
+Result<StepResult> CpuExecutor::execute(const Batch& batch) {
+  Impl& self = *impl_;
+  self.check(batch);
+  self.kept.clear();
+  StepResult result;
+  if (batch.chunks.empty()) return result;
+  self.decoder.forward(batch);
+  result.sampled.resize(self.collect_rows(batch));
+  const std::span<const HeadRow> rows(self.rows);
+  for (std::size_t first = 0; first < rows.size(); first += self.options.max_sequences) {
+    const std::size_t count =
+        std::min<std::size_t>(self.options.max_sequences, rows.size() - first);
+    self.sample_rows(batch, rows.subspan(first, count), result);
+  }
+  return result;
+}
+
+std::uint64_t CpuExecutor::buffer_bytes(const CpuExecutorOptions& options,
+                                        const ModelConfig& config) {
+  const std::uint64_t sampler_bytes =
+      std::uint64_t{config.vocab_size} * (2 * sizeof(float) + sizeof(TokenId));
+  const std::uint64_t row_bytes =
+      std::max(options.max_sequences, options.max_step_tokens) * sizeof(HeadRow) +
+      options.max_sequences * sizeof(std::uint32_t);
+  return Decoder::buffer_bytes(decoder_limits(options), config, kernels_for(options.isa)) +
+         options.num_threads * sampler_bytes + row_bytes;
+}
+
+void CpuExecutor::keep_logits(bool on) { impl_->keep = on; }
+
+std::span<const float> CpuExecutor::kept_logits(std::size_t row) const {
+  KVASIR_CHECK(row < num_kept_logits());
+  return {&impl_->kept[row * impl_->config.vocab_size], impl_->config.vocab_size};
+}
+
+std::size_t CpuExecutor::num_kept_logits() const {
+  return impl_->kept.size() / impl_->config.vocab_size;
+}
+
+/// What the engine promises. A violation is our own bug, and reading on would corrupt other
+/// sequences' blocks.
+void CpuExecutor::Impl::check(const Batch& batch) const {
+  KVASIR_CHECK(batch.chunks.size() <= options.max_sequences,
+               batch.chunks.size() << " chunks, at most " << options.max_sequences);
+  std::uint64_t num_tokens = 0;
+  for (const BatchChunk& chunk : batch.chunks) {
+    check_chunk(chunk);
+    num_tokens += chunk.num_tokens;
+  }
+  KVASIR_CHECK(num_tokens == batch.num_tokens, num_tokens << " in chunks, " << batch.num_tokens);
+  KVASIR_CHECK(num_tokens <= options.max_step_tokens,
+               num_tokens << " tokens, at most " << options.max_step_tokens);
+}
+
+void CpuExecutor::Impl::check_chunk(const BatchChunk& chunk) const {
+  const std::uint64_t end = std::uint64_t{chunk.first_position} + chunk.num_tokens;
+  const std::uint64_t context =
+      options.max_context_tokens == 0 ? config.context_tokens : options.max_context_tokens;
+  KVASIR_CHECK(chunk.request != nullptr);
+  KVASIR_CHECK(chunk.num_tokens > 0);
+  KVASIR_CHECK(end <= chunk.tokens.size(), end << " of " << chunk.tokens.size() << " tokens");
+  KVASIR_CHECK(end <= context, end << " positions, at most " << context);
+  KVASIR_CHECK(chunk.first_logits_row <= chunk.num_tokens);
+  KVASIR_CHECK(chunk.num_prompt_tokens <= chunk.tokens.size());
+  const std::uint64_t blocks = storage.geometry().blocks_for(end);
+  KVASIR_CHECK(blocks <= chunk.block_table.size(),
+               blocks << " blocks needed, " << chunk.block_table.size() << " in the table");
+  for (const BlockId block : chunk.block_table.first(blocks)) {
+    KVASIR_CHECK(value_of(block) < storage.num_blocks(), "block " << value_of(block));
+  }
+  for (const TokenId token : chunk.tokens.subspan(chunk.first_position, chunk.num_tokens)) {
+    KVASIR_CHECK(token < config.vocab_size, "token " << token);
+  }
+}
+
+/// The rows that the head computes, in batch order: those to sample, and with keep_logits every
+/// wanted one. Returns the number of rows to sample.
+std::size_t CpuExecutor::Impl::collect_rows(const Batch& batch) {
+  rows.clear();
+  std::size_t num_sampled = 0;
+  std::uint32_t first_token = 0;
+  for (std::uint32_t c = 0; c < batch.chunks.size(); ++c) {
+    const BatchChunk& chunk = batch.chunks[c];
+    if (chunk.first_logits_row < chunk.num_tokens) {
+      const std::uint32_t last = chunk.num_tokens - 1;
+      for (std::uint32_t i = keep ? chunk.first_logits_row : last; i < last; ++i) {
+        rows.push_back({first_token + i, c, false, 0});
+      }
+      rows.push_back({first_token + last, c, true, num_sampled++});
+    }
+    first_token += chunk.num_tokens;
+  }
+  return num_sampled;
+}
+
+/// Head and sampler for as many rows as there is room for logits.
+void CpuExecutor::Impl::sample_rows(const Batch& batch, std::span<const HeadRow> group,
+                                    StepResult& result) {
+  token_indices.clear();
+  for (const HeadRow& row : group) token_indices.push_back(row.token_index);
+  decoder.head(token_indices);
+  if (keep) {
+    for (std::size_t r = 0; r < group.size(); ++r) {
+      const std::span<const float> logits = decoder.logits(r);
+      kept.insert(kept.end(), logits.begin(), logits.end());
+    }
+  }
+  const auto sample_range = [&](std::uint32_t worker) {
+    const WorkRange range = split_range(group.size(), 1, worker, options.num_threads);
+    for (std::size_t r = range.begin; r < range.end; ++r) {
+      if (!group[r].sampled) continue;
+      const BatchChunk& chunk = batch.chunks[group[r].chunk];
+      SampleInput input;
+      input.sequence = chunk.sequence;
+      input.logits = decoder.logits(r);
+      input.history = chunk.tokens.first(chunk.first_position + chunk.num_tokens);
+      input.num_prompt_tokens = chunk.num_prompt_tokens;
+      input.request = chunk.request;
+      result.sampled[group[r].result_index] = sample(kernels, input, scratch[worker]);
+    }
+  };
+  if (group.size() == 1) {
+    for (std::uint32_t worker = 0; worker < options.num_threads; ++worker) sample_range(worker);
+    return;
+  }
+  pool.run(std::cref(sample_range));
+}
+
+}  // namespace kvasir::runtime
