@@ -26,5 +26,7 @@ struct GgmlTypeInfo {
 [[nodiscard]] std::optional<GgmlTypeInfo> ggml_type_info(std::uint32_t ggml_type);
 /// For a type that is known to be read.
 [[nodiscard]] const GgmlTypeInfo& type_info(GgmlType type);
+/// For messages: the name of a type that exists but is not read here ("IQ2_XXS"), or "unknown".
+[[nodiscard]] std::string_view unread_type_name(std::uint32_t ggml_type);
 
 }  // namespace kvasir::runtime
