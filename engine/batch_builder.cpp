@@ -10,7 +10,8 @@ runtime::Batch build_batch(const StepPlan& plan, const scheduler::SchedulerState
   batch.chunks.reserve(plan.chunks.size());
   for (const Chunk& chunk : plan.chunks) {
     const scheduler::Sequence* sequence = state.find(chunk.sequence);
-    KVASIR_CHECK(sequence != nullptr, "sequence " << value_of(chunk.sequence) << " is planned but unknown");
+    KVASIR_CHECK(sequence != nullptr,
+                 "sequence " << value_of(chunk.sequence) << " is planned but unknown");
     batch.chunks.push_back(runtime::BatchChunk{.sequence = chunk.sequence,
                                                .first_position = chunk.first_position,
                                                .num_tokens = chunk.num_tokens,

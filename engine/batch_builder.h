@@ -9,7 +9,8 @@
 namespace kvasir::engine {
 
 /// Requires: the plan was applied. The spans hold until the state or the manager changes.
-[[nodiscard]] runtime::Batch build_batch(const StepPlan& plan, const scheduler::SchedulerState& state,
+[[nodiscard]] runtime::Batch build_batch(const StepPlan& plan,
+                                         const scheduler::SchedulerState& state,
                                          const kvcache::KvCacheManager& kv);
 
 }  // namespace kvasir::engine

@@ -9,6 +9,7 @@
 #include "scheduler/plan.h"
 #include "scheduler/scheduler_state.h"
 
+#include <algorithm>
 #include <mutex>
 #include <optional>
 #include <unordered_map>
@@ -34,7 +35,8 @@ SequenceUsage usage_event(const scheduler::Sequence& sequence, TimePoint now) {
 }  // namespace
 
 struct Engine::Impl {
-  Impl(const EngineOptions& engine_options, runtime::Executor& step_executor, const Clock& step_clock)
+  Impl(const EngineOptions& engine_options, runtime::Executor& step_executor,
+       const Clock& step_clock)
       : options(engine_options),
         executor(step_executor),
         clock(step_clock),
@@ -48,7 +50,6 @@ struct Engine::Impl {
   // ---- any thread ----
 
   [[nodiscard]] Result<void> submit(std::vector<Submit> submissions) {
-    if (draining.load()) return fail(ErrorCode::kDraining, "the server is shutting down");
     const std::uint64_t capacity =
         std::uint64_t{options.max_waiting_sequences} + options.limits.max_sequences;
     const std::uint64_t count = submissions.size();
@@ -60,10 +61,10 @@ struct Engine::Impl {
                                                std::to_string(capacity));
       }
     } while (!live_sequences.compare_exchange_weak(held, held + count));
-    std::vector<Command> commands;
-    commands.reserve(submissions.size());
-    for (Submit& submission : submissions) commands.emplace_back(std::move(submission));
-    mailbox.post(std::move(commands));
+    if (!mailbox.post_submissions(std::move(submissions))) {
+      live_sequences.fetch_sub(count);
+      return fail(ErrorCode::kDraining, "the server is shutting down");
+    }
     return {};
   }
 
@@ -76,11 +77,12 @@ struct Engine::Impl {
 
   bool step() {
     const TimePoint started = clock.now();
-    run_commands(mailbox.drain(), started);
+    run_commands(mailbox.take(), started);
     if (ends_now(started)) cancel_all(CancelCause::kDrain, started);
     const StepPlan plan = scheduler::plan(state, kv, options.limits, started);
     if (plan.empty()) {
-      KVASIR_CHECK(state.empty(), "an empty plan with live sequences:\n" << scheduler::to_text(state));
+      KVASIR_CHECK(state.empty(), "an empty plan with live sequences:\n"
+                                      << scheduler::to_text(state));
       publish();
       return false;
     }
@@ -96,20 +98,17 @@ struct Engine::Impl {
 
   bool wait_for_work() {
     if (!state.empty()) return true;
-    if (mailbox.empty()) {
-      publish();
-      if (mailbox.closed() || draining.load()) return false;
-      mailbox.wait();
-    }
-    return true;
+    publish();
+    return mailbox.wait();
   }
 
   void run_commands(std::vector<Command> commands, TimePoint now) {
     for (Command& command : commands) {
       if (auto* submission = std::get_if<Submit>(&command)) {
         sinks.emplace(submission->id, std::move(submission->sink));
-        scheduler::submit(state, kv, options.limits,
-                          {submission->id, std::make_shared<const Request>(std::move(submission->request))}, now);
+        scheduler::submit(
+            state, kv, options.limits,
+            {submission->id, std::make_shared<const Request>(std::move(submission->request))}, now);
       } else if (const auto* cancelled = std::get_if<Cancel>(&command)) {
         cancel_sequence(*cancelled, now);
       } else {
@@ -119,7 +118,7 @@ struct Engine::Impl {
   }
 
   [[nodiscard]] bool ends_now(TimePoint now) const {
-    return mailbox.closed() || (drain_deadline.has_value() && now >= *drain_deadline);
+    return stopping.load() || (drain_deadline.has_value() && now >= *drain_deadline);
   }
 
   void run_batch(const StepPlan& plan) {
@@ -138,19 +137,21 @@ struct Engine::Impl {
     for (SampledToken& sampled : events.tokens) {
       const auto sink = sinks.find(sampled.sequence);
       KVASIR_CHECK(sink != sinks.end(), "no sink for sequence " << value_of(sampled.sequence));
-      const bool accepted = sink->second->on_token(
-          TokenEvent{.token = sampled.token, .logprob = sampled.logprob, .top = std::move(sampled.top)});
+      const bool accepted = sink->second->on_token(TokenEvent{
+          .token = sampled.token, .logprob = sampled.logprob, .top = std::move(sampled.top)});
       if (!accepted) slow.push_back(sampled.sequence);
     }
     for (scheduler::Finish& finish : events.finishes) finish_sequence(std::move(finish), ended);
-    for (const SequenceId id : slow) cancel_sequence({.id = id, .cause = CancelCause::kSlowClient, .counted_tokens = {}}, ended);
+    for (const SequenceId id : slow)
+      cancel_sequence({.id = id, .cause = CancelCause::kSlowClient, .counted_tokens = {}}, ended);
   }
 
   void cancel_sequence(const Cancel& cancelled, TimePoint now) {
     std::optional<scheduler::Sequence> sequence = scheduler::remove(state, kv, cancelled.id);
     if (!sequence) return;  // it finished while the command was on its way
     if (cancelled.counted_tokens) {
-      totals.wasted_tokens_total += sequence->num_generated() - *cancelled.counted_tokens;
+      totals.wasted_tokens_total += sequence->num_generated() -
+                                    std::min(sequence->num_generated(), *cancelled.counted_tokens);
     }
     if (cancelled.cause == CancelCause::kStopString) {
       ++totals.finished_stop_total;
@@ -167,15 +168,25 @@ struct Engine::Impl {
   void cancel_all(CancelCause cause, TimePoint now) {
     std::vector<SequenceId> ids;
     for (const auto& entry : sinks) ids.push_back(entry.first);
-    for (const SequenceId id : ids) cancel_sequence({.id = id, .cause = cause, .counted_tokens = {}}, now);
+    std::ranges::sort(ids);
+    for (const SequenceId id : ids)
+      cancel_sequence({.id = id, .cause = cause, .counted_tokens = {}}, now);
   }
 
   void finish_sequence(scheduler::Finish finish, TimePoint now) {
     switch (finish.reason) {
-      case FinishReason::kStop: ++totals.finished_stop_total; break;
-      case FinishReason::kLength: ++totals.finished_length_total; break;
-      case FinishReason::kError: ++totals.finished_error_total; break;
-      case FinishReason::kCancelled: KVASIR_CHECK(false, "the scheduler never cancels"); break;
+      case FinishReason::kStop:
+        ++totals.finished_stop_total;
+        break;
+      case FinishReason::kLength:
+        ++totals.finished_length_total;
+        break;
+      case FinishReason::kError:
+        ++totals.finished_error_total;
+        break;
+      case FinishReason::kCancelled:
+        KVASIR_CHECK(false, "the scheduler never cancels");
+        break;
     }
     send_finish(finish.sequence.id, FinishEvent{.reason = finish.reason,
                                                 .stop_token = finish.stop_token,
@@ -201,7 +212,7 @@ struct Engine::Impl {
     now.live_blocks = kv.num_live_blocks();
     now.cached_blocks = kv.num_cached_blocks();
     now.bytes_per_block = kv.geometry().bytes_per_block();
-    now.draining = draining.load();
+    now.draining = mailbox.sealed();
     now.last_progress = clock.now();
     now.busy = !state.empty();
     now.steps_total = state.totals.steps;
@@ -224,7 +235,7 @@ struct Engine::Impl {
   Mailbox mailbox;
   std::atomic<std::uint64_t> next_id{1};
   std::atomic<std::uint64_t> live_sequences{0};  // in the mailbox, waiting or running
-  std::atomic<bool> draining{false};
+  std::atomic<bool> stopping{false};
   mutable std::mutex status_mutex;
   EngineStatus published_status;
 
@@ -248,8 +259,8 @@ Result<void> Engine::submit(std::vector<Submit> submissions) {
 void Engine::cancel(const Cancel& cancel) { impl_->mailbox.post(Command{cancel}); }
 
 void Engine::drain(TimePoint deadline) {
-  impl_->draining.store(true);
   impl_->mailbox.post(Command{Drain{deadline}});
+  impl_->mailbox.seal();
 }
 
 bool Engine::step() { return impl_->step(); }
@@ -257,8 +268,8 @@ bool Engine::step() { return impl_->step(); }
 bool Engine::wait_for_work() { return impl_->wait_for_work(); }
 
 void Engine::stop() {
-  impl_->draining.store(true);
-  impl_->mailbox.close();
+  impl_->stopping.store(true);
+  impl_->mailbox.seal();
 }
 
 EngineStatus Engine::status() const { return impl_->status(); }

@@ -1,12 +1,8 @@
-// The serving loop's one step: drain commands, plan, apply, execute, absorb, publish. One thread owns the scheduler
-// state, the KV cache and the executor and takes no lock for them; others post commands and read status snapshots.
-// It knows no clock of its own, no text and no wire format. engine_thread runs it.
+// The serving loop's one step: drain commands, plan, apply, execute, absorb, publish. One thread
+// owns the scheduler state, the KV cache and the executor and takes no lock for them; others post
+// commands and read status snapshots. It knows no clock of its own, no text and no wire format.
+// engine_thread runs it.
 #pragma once
-
-#include <atomic>
-#include <cstdint>
-#include <memory>
-#include <vector>
 
 #include "core/clock.h"
 #include "core/result.h"
@@ -16,14 +12,20 @@
 #include "runtime/executor.h"
 #include "scheduler/step_limits.h"
 
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
 namespace kvasir::engine {
 
 struct EngineOptions {
   kvcache::KvGeometry geometry;
-  std::uint32_t num_blocks = 0;           // of the KV arena
-  scheduler::StepLimits limits;           // step tokens, running sequences, context
-  std::uint32_t max_waiting_sequences = 1024;  // beside those that fit in limits.max_sequences; bounds the mailbox too
-  std::uint64_t model_hash = 0;           // first part of every block's hash key
+  std::uint32_t num_blocks = 0;  // of the KV arena
+  scheduler::StepLimits limits;  // step tokens, running sequences, context
+  std::uint32_t max_waiting_sequences =
+      1024;  // beside those that fit in limits.max_sequences; bounds the mailbox too
+  std::uint64_t model_hash = 0;  // first part of every block's hash key
   bool prefix_cache = true;
 };
 
@@ -36,8 +38,9 @@ class Engine {
   /// A fresh id for a Submit. Any thread.
   [[nodiscard]] SequenceId next_sequence_id();
 
-  /// Any thread; never blocks. Errors: kQueueFull when running and waiting sequences and the mailbox
-  /// together hold as many as may run and wait, kDraining after a Drain. A list of submissions (n > 1, several prompts) is taken whole or not at all.
+  /// Any thread; never blocks. Errors: kQueueFull when running and waiting sequences and the
+  /// mailbox together hold as many as may run and wait, kDraining after a Drain. A list of
+  /// submissions (n > 1, several prompts) is taken whole or not at all.
   [[nodiscard]] Result<void> submit(std::vector<Submit> submissions);
   void cancel(const Cancel& cancel);
   void drain(TimePoint deadline);
@@ -48,7 +51,8 @@ class Engine {
   /// Waits until there is a command; returns at once when sequences are live. Engine thread only.
   /// False when the engine is drained and empty or stopped: the loop ends.
   bool wait_for_work();
-  /// Ends every live sequence with kCancelled/kDrain at the next step and makes wait_for_work return false. Any thread.
+  /// Ends every live sequence with kCancelled/kDrain at the next step and makes wait_for_work
+  /// return false. Any thread.
   void stop();
 
   /// A snapshot, at most one step old. Any thread.

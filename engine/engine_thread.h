@@ -1,9 +1,10 @@
-// The one thread that owns the engine: steps while there is work, sleeps in the mailbox when there is none.
+// The one thread that owns the engine: steps while there is work, sleeps in the mailbox when there
+// is none.
 #pragma once
 
-#include <thread>
-
 #include "engine/engine.h"
+
+#include <thread>
 
 namespace kvasir::engine {
 

@@ -1,18 +1,18 @@
-// The closed lists of what enters and leaves the engine. Commands come through the mailbox from any thread; events
-// go to the sink of their sequence, on the engine thread.
+// The closed lists of what enters and leaves the engine. Commands come through the mailbox from any
+// thread; events go to the sink of their sequence, on the engine thread.
 #pragma once
-
-#include <cstdint>
-#include <memory>
-#include <optional>
-#include <variant>
-#include <vector>
 
 #include "core/clock.h"
 #include "core/ids.h"
 #include "core/request.h"
 #include "core/result.h"
 #include "core/step_plan.h"
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <variant>
+#include <vector>
 
 namespace kvasir::engine {
 
@@ -26,8 +26,9 @@ struct TokenEvent {
 struct SequenceUsage {
   std::uint32_t prompt_tokens = 0;
   std::uint32_t completion_tokens = 0;  // generated, an end-of-generation token included
-  std::uint32_t cached_tokens = 0;      // of the prompt, found in the prefix cache at the first admission
-  std::uint64_t computed_tokens = 0;    // token passes, recomputation after preemption included
+  std::uint32_t cached_tokens =
+      0;  // of the prompt, found in the prefix cache at the first admission
+  std::uint64_t computed_tokens = 0;  // token passes, recomputation after preemption included
   std::uint64_t recomputed_tokens = 0;
   std::uint32_t preemptions = 0;
   Duration queue_time{};    // submit to first admission
@@ -44,11 +45,13 @@ struct FinishEvent {
   SequenceUsage usage;
 };
 
-/// Where one sequence's events go. Called on the engine thread: must return at once and never throw.
+/// Where one sequence's events go. Called on the engine thread: must return at once and never
+/// throw.
 class TokenSink {
  public:
   virtual ~TokenSink() = default;
-  /// False: the sink is over its bound (its reader is too slow); the sequence is cancelled with kSlowClient.
+  /// False: the sink is over its bound (its reader is too slow); the sequence is cancelled with
+  /// kSlowClient.
   [[nodiscard]] virtual bool on_token(TokenEvent event) noexcept = 0;
   virtual void on_finish(FinishEvent event) noexcept = 0;
 };
@@ -64,7 +67,8 @@ struct Cancel {
   /// For kStopString: the tokens that count for the client; what was generated past them is waste.
   std::optional<std::uint32_t> counted_tokens;
 };
-/// Accept no more; running and waiting sequences go on until `deadline`, then end with kCancelled and kDrain.
+/// Accept no more; running and waiting sequences go on until `deadline`, then end with kCancelled
+/// and kDrain.
 struct Drain {
   TimePoint deadline{};
 };

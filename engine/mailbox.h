@@ -1,25 +1,29 @@
-// The bounded way into the engine: many writers, one reader. Submissions past the bound are refused by the caller's
-// choice of room; cancels and drains always get in, there being at most one of each for a live sequence.
-// What a command means is the engine's business.
+// The way into the engine: many writers, one reader. How many submissions may be inside is the
+// engine's count, kept by the caller; cancels and drains always get in, there being at most a few
+// for each live sequence. Once sealed it takes no submission any more, so that a reader which finds
+// it sealed and empty can go without leaving one behind.
 #pragma once
+
+#include "engine/events.h"
 
 #include <condition_variable>
 #include <mutex>
 #include <utility>
 #include <vector>
 
-#include "engine/events.h"
-
 namespace kvasir::engine {
 
 class Mailbox {
  public:
-  void post(std::vector<Command> commands) {
+  /// All of them in order, or none: false once sealed.
+  [[nodiscard]] bool post_submissions(std::vector<Submit> submissions) {
     {
       const std::lock_guard lock(mutex_);
-      for (Command& command : commands) commands_.push_back(std::move(command));
+      if (sealed_) return false;
+      for (Submit& submission : submissions) commands_.emplace_back(std::move(submission));
     }
     ready_.notify_one();
+    return true;
   }
 
   void post(Command command) {
@@ -30,42 +34,37 @@ class Mailbox {
     ready_.notify_one();
   }
 
-  /// Moves everything out, in order of arrival.
-  [[nodiscard]] std::vector<Command> drain() {
-    const std::lock_guard lock(mutex_);
-    return std::exchange(commands_, {});
-  }
-
-  /// Blocks until there is a command or close() was called.
-  void wait() {
-    std::unique_lock lock(mutex_);
-    ready_.wait(lock, [this] { return !commands_.empty() || closed_; });
-  }
-
-  /// Wakes the reader for good: wait() no longer blocks.
-  void close() {
+  void seal() {
     {
       const std::lock_guard lock(mutex_);
-      closed_ = true;
+      sealed_ = true;
     }
     ready_.notify_one();
   }
 
-  [[nodiscard]] bool closed() const {
+  [[nodiscard]] bool sealed() const {
     const std::lock_guard lock(mutex_);
-    return closed_;
+    return sealed_;
   }
 
-  [[nodiscard]] bool empty() const {
+  /// Moves everything out, in order of arrival.
+  [[nodiscard]] std::vector<Command> take() {
     const std::lock_guard lock(mutex_);
-    return commands_.empty();
+    return std::exchange(commands_, {});
+  }
+
+  /// Blocks until there is a command (true), or the box is sealed and empty (false).
+  [[nodiscard]] bool wait() {
+    std::unique_lock lock(mutex_);
+    ready_.wait(lock, [this] { return !commands_.empty() || sealed_; });
+    return !commands_.empty();
   }
 
  private:
   mutable std::mutex mutex_;
   std::condition_variable ready_;
   std::vector<Command> commands_;
-  bool closed_ = false;
+  bool sealed_ = false;
 };
 
 }  // namespace kvasir::engine

@@ -1,11 +1,12 @@
-// Counts and durations that the engine publishes after each step; metrics and GetStatus are made from these alone.
+// Counts and durations that the engine publishes after each step; metrics and GetStatus are made
+// from these alone.
 #pragma once
-
-#include <array>
-#include <cstdint>
 
 #include "core/clock.h"
 #include "core/step_plan.h"
+
+#include <array>
+#include <cstdint>
 
 namespace kvasir::engine {
 
@@ -20,14 +21,14 @@ struct EngineStatus {
   std::uint64_t bytes_per_block = 0;
   bool draining = false;
   TimePoint last_progress{};  // end of the last step, or the last time the loop was seen idle
-  bool busy = false;          // a step is running or sequences are live: last_progress must then move
+  bool busy = false;  // a step is running or sequences are live: last_progress must then move
   // since start
   std::uint64_t steps_total = 0;
-  std::uint64_t prompt_tokens_total = 0;      // of admitted prompts, cached or not, once each
+  std::uint64_t prompt_tokens_total = 0;  // of admitted prompts, cached or not, once each
   std::uint64_t generation_tokens_total = 0;
   std::uint64_t computed_tokens_total = 0;
   std::uint64_t recomputed_tokens_total = 0;
-  std::uint64_t wasted_tokens_total = 0;      // computed past a stop string
+  std::uint64_t wasted_tokens_total = 0;  // computed past a stop string
   std::uint64_t prefix_query_tokens_total = 0;
   std::uint64_t prefix_hit_tokens_total = 0;
   std::uint64_t preemptions_total = 0;
