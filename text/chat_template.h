@@ -1,6 +1,9 @@
-// Chat messages to prompt segments, over the `minijinja` crate by way of text/bridge. Message text is data: control
-// tokens spelled inside it never become control tokens. Thread-safe once built.
+// Chat messages to prompt segments, over the `minijinja` crate by way of text/bridge. Message text
+// is data: control tokens spelled inside it never become control tokens. Thread-safe once built.
 #pragma once
+
+#include "core/result.h"
+#include "text/tokenizer.h"
 
 #include <memory>
 #include <optional>
@@ -8,20 +11,17 @@
 #include <string_view>
 #include <vector>
 
-#include "core/result.h"
-#include "text/tokenizer.h"
-
 namespace kvasir::text {
 
 struct ChatMessage {
-  std::string role;     // system, developer, user, assistant, tool
+  std::string role;  // system, developer, user, assistant, tool
   std::string content;
   std::optional<std::string> name;
   std::optional<std::string> tool_call_id;
 };
 
 struct RenderLimits {
-  std::uint64_t max_steps = 1'000'000;          // minijinja fuel
+  std::uint64_t max_steps = 1'000'000;  // minijinja fuel
   std::size_t max_output_bytes = 32U << 20U;
 };
 
@@ -29,15 +29,17 @@ class ChatTemplate {
  public:
   /// Parses on a thread with a 64 MiB stack; templates over 64 KiB are refused.
   /// Errors: kInvalidModelFile naming the template (syntax, depth, size).
-  [[nodiscard]] static Result<std::unique_ptr<ChatTemplate>> create(std::string source, const Tokenizer& tokenizer,
-                                                                    const RenderLimits& limits = {});
+  [[nodiscard]] static Result<std::unique_ptr<ChatTemplate>> create(
+      std::string source, const Tokenizer& tokenizer, const RenderLimits& limits = {});
   ~ChatTemplate();
   ChatTemplate(const ChatTemplate&) = delete;
   ChatTemplate& operator=(const ChatTemplate&) = delete;
 
-  /// Renders with add_generation_prompt, splits at the template's own control tokens and restores the messages' text.
-  /// `now` is the local time that strftime_now sees, "YYYY-MM-DDTHH:MM:SS". Errors: kInvalidTemplateInput (raise_exception, limits).
-  [[nodiscard]] Result<std::vector<TextSegment>> render(const std::vector<ChatMessage>& messages, bool add_generation_prompt,
+  /// Renders with add_generation_prompt, splits at the template's own control tokens and restores
+  /// the messages' text. `now` is the local time that strftime_now sees, "YYYY-MM-DDTHH:MM:SS".
+  /// Errors: kInvalidTemplateInput (raise_exception, limits).
+  [[nodiscard]] Result<std::vector<TextSegment>> render(const std::vector<ChatMessage>& messages,
+                                                        bool add_generation_prompt,
                                                         std::string_view now) const;
   [[nodiscard]] const std::string& source() const;
 
