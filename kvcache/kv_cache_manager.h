@@ -85,7 +85,7 @@ class KvCacheManager final : public KvView {
   [[nodiscard]] BlockIdentity identity(const HashedTokens& tokens, std::uint32_t index,
                                        std::optional<BlockId> parent) const;
   [[nodiscard]] std::uint32_t matchable_blocks(const HashedTokens& tokens) const;
-  void publish(Table& table, const HashedTokens& tokens);
+  void publish(Table& table, const HashedTokens& tokens, std::uint32_t num_full_blocks);
   void pin(BlockId block);
   void release(BlockId block);
 

@@ -8,7 +8,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 
 namespace kvasir::kvcache {
 
@@ -39,8 +38,13 @@ class KvStorage {
                                         std::uint32_t kv_head) const;
 
  private:
+  enum class Half { kK, kV };
+  [[nodiscard]] std::size_t tile_offset(Half half, std::uint32_t layer, BlockId block,
+                                        std::uint32_t kv_head) const;  // in bytes from base_
+
   KvGeometry geometry_;
   std::uint32_t num_blocks_ = 0;
+  std::size_t tile_bytes_ = 0;
   std::size_t mapped_bytes_ = 0;
   std::byte* base_ = nullptr;
 };

@@ -22,8 +22,8 @@ struct BlockIdentity {
   std::span<const TokenId> tokens;  // [block_tokens]
 };
 
-/// All memory is taken at construction. The caller keeps a parent published for as long as its
-/// children are.
+/// All memory is taken at construction; with 0 blocks it is off and finds nothing. The caller keeps
+/// a parent published for as long as its children are.
 class PrefixCache {
  public:
   PrefixCache(std::uint32_t num_blocks, std::uint32_t block_tokens);
@@ -33,6 +33,7 @@ class PrefixCache {
   /// Publishes a block. False when another content with the same hash is there: the first one
   /// stays.
   [[nodiscard]] bool insert(BlockId block, const BlockIdentity& identity);
+  /// Forgets a block. Requires: it is published and no published block has it as parent.
   void erase(BlockId block);
   [[nodiscard]] bool contains(BlockId block) const;
   [[nodiscard]] std::optional<BlockId> parent(BlockId block) const;
@@ -48,6 +49,7 @@ class PrefixCache {
     BlockHash hash;
     std::optional<BlockId> parent;
     std::uint64_t cache_salt = 0;
+    std::uint32_t num_children = 0;  // published blocks whose parent this is
     bool published = false;
   };
   [[nodiscard]] std::span<const TokenId> tokens_of(BlockId block) const;

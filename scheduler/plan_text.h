@@ -7,9 +7,10 @@
 
 namespace kvasir::scheduler {
 
-/// "preempt 4 | reject 9:deadline | admit 7+64 | run 1@40x1* 7@64x32+2": a chunk is
-/// sequence@first_position x tokens, +new blocks when there are any, * when it samples (*row when
-/// logits start before the last row). "idle" if empty.
+/// "reject 9:deadline | preempt 4 | admit 7+64 | run 1@40x1* 7@64x32+2". An admission is
+/// sequence+cached_tokens, ! when it reserves its worst case; a chunk is sequence@first_position x
+/// tokens, +new blocks when there are any, * when it samples (*row when logits start before the
+/// last row). "idle" if empty.
 [[nodiscard]] std::string plan_text(const StepPlan& plan);
 
 }  // namespace kvasir::scheduler

@@ -1,0 +1,213 @@
+// Tables over the pool and the prefix cache. Two rules make a published parent outlive its
+// children: every table that holds a block holds all blocks of the prefix before it, and tables are
+// released from their end.
+#include "kvcache/kv_cache_manager.h"
+
+#include "core/check.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace kvasir::kvcache {
+
+KvCacheManager::KvCacheManager(const KvCacheOptions& options)
+    : options_(options),
+      pool_(options.num_blocks),
+      cache_(options.prefix_cache_enabled ? options.num_blocks : 0, options.geometry.block_tokens) {
+  KVASIR_CHECK(options.num_blocks >= 1);
+  // Groups with windows of their own would each need a table and a charge of their own; see
+  // kv_storage.cpp.
+  KVASIR_CHECK(options.geometry.groups.size() <= 1, options.geometry.groups.size()
+                                                        << " layer groups");
+}
+
+std::uint32_t KvCacheManager::blocks_held(SequenceId id) const {
+  const auto found = tables_.find(id);
+  return found == tables_.end() ? 0 : static_cast<std::uint32_t>(found->second.blocks.size());
+}
+
+std::uint32_t KvCacheManager::blocks_freed_by_evicting(SequenceId id) const {
+  const auto found = tables_.find(id);
+  if (found == tables_.end()) return 0;
+  return static_cast<std::uint32_t>(std::ranges::count_if(
+      found->second.blocks, [this](BlockId block) { return pool_.references(block) == 1; }));
+}
+
+PrefixMatch KvCacheManager::match_prefix(const HashedTokens& tokens) const {
+  PrefixMatch match;
+  std::optional<BlockId> parent;
+  for (const std::uint32_t limit = matchable_blocks(tokens); match.blocks < limit; ++match.blocks) {
+    const std::optional<BlockId> block = cache_.find(identity(tokens, match.blocks, parent));
+    if (!block) break;
+    if (pool_.references(*block) == 0) ++match.reclaimable_blocks;
+    parent = block;
+  }
+  match.tokens = match.blocks * options_.geometry.block_tokens;
+  return match;
+}
+
+HashChain KvCacheManager::new_hash_chain(std::uint64_t cache_salt) const {
+  if (!options_.prefix_cache_enabled) return {};
+  return {{options_.model_hash, options_.geometry.type, cache_salt},
+          options_.geometry.block_tokens,
+          options_.hash};
+}
+
+void KvCacheManager::admit(SequenceId id, const HashedTokens& tokens, std::uint32_t cached_tokens) {
+  const auto [position, inserted] = tables_.try_emplace(id);
+  KVASIR_CHECK(inserted, "sequence " << value_of(id) << " is admitted already");
+  KVASIR_CHECK(cached_tokens % options_.geometry.block_tokens == 0, cached_tokens << " tokens");
+  const std::uint32_t num_cached = cached_tokens / options_.geometry.block_tokens;
+  KVASIR_CHECK(num_cached <= matchable_blocks(tokens), num_cached << " blocks are the whole list");
+
+  Table& opened = position->second;
+  opened.blocks.reserve(options_.geometry.blocks_for(tokens.tokens.size()));
+  std::optional<BlockId> parent;
+  for (std::uint32_t i = 0; i < num_cached; ++i) {
+    const std::optional<BlockId> block = cache_.find(identity(tokens, i, parent));
+    KVASIR_CHECK(block.has_value(), "block " << i << " of the promised prefix is not cached");
+    pin(*block);
+    opened.blocks.push_back(*block);
+    parent = block;
+  }
+  opened.num_published = num_cached;
+}
+
+void KvCacheManager::grow(SequenceId id, std::uint32_t num_new_blocks) {
+  Table& grown = table(id);
+  KVASIR_CHECK(num_new_blocks <= num_free_blocks(),
+               num_new_blocks << " blocks wanted, " << num_free_blocks() << " free");
+  for (std::uint32_t i = 0; i < num_new_blocks; ++i) {
+    const BlockId block = pool_.allocate();
+    if (is_published(block)) {  // reclaimed
+      cache_.erase(block);
+      --num_cached_;
+    }
+    grown.blocks.push_back(block);
+  }
+}
+
+void KvCacheManager::commit(SequenceId id, const HashedTokens& tokens,
+                            std::uint32_t num_computed_tokens) {
+  Table& committed = table(id);
+  KVASIR_CHECK(num_computed_tokens <= tokens.tokens.size(),
+               num_computed_tokens << " of " << tokens.tokens.size() << " known tokens");
+  KVASIR_CHECK(options_.geometry.blocks_for(num_computed_tokens) <= committed.blocks.size(),
+               num_computed_tokens << " tokens in " << committed.blocks.size() << " blocks");
+  if (!options_.prefix_cache_enabled) return;
+  publish(committed, tokens, num_computed_tokens / options_.geometry.block_tokens);
+}
+
+void KvCacheManager::publish(Table& table, const HashedTokens& tokens,
+                             std::uint32_t num_full_blocks) {
+  while (table.may_publish && table.num_published < num_full_blocks) {
+    const std::uint32_t index = table.num_published;
+    const BlockId own = table.blocks[index];
+    const BlockIdentity content =
+        identity(tokens, index, index == 0 ? std::nullopt : std::optional(table.blocks[index - 1]));
+    if (const std::optional<BlockId> twin = cache_.find(content)) {
+      pin(*twin);
+      table.blocks[index] = *twin;
+      release(own);
+    } else if (!cache_.insert(own, content)) {
+      table.may_publish =
+          false;  // a collision: without this block its children cannot be found either
+      return;
+    }
+    ++table.num_published;
+  }
+}
+
+void KvCacheManager::truncate(SequenceId id, std::uint32_t num_tokens) {
+  Table& cut = table(id);
+  const std::uint64_t keep = options_.geometry.blocks_for(num_tokens);
+  KVASIR_CHECK(keep >= cut.num_published, num_tokens << " tokens cut into published blocks");
+  while (cut.blocks.size() > keep) {
+    release(cut.blocks.back());
+    cut.blocks.pop_back();
+  }
+}
+
+void KvCacheManager::evict(SequenceId id) {
+  Table& closed = table(id);
+  // From the end, so that among cached blocks a child is always reclaimed before its parent.
+  for (std::size_t i = closed.blocks.size(); i > 0; --i) release(closed.blocks[i - 1]);
+  tables_.erase(id);
+}
+
+std::span<const BlockId> KvCacheManager::block_table(SequenceId id) const {
+  return table(id).blocks;
+}
+
+void KvCacheManager::check_integrity() const {
+  std::vector<std::uint32_t> held(num_blocks(), 0);
+  for (const auto& [id, checked] : tables_) {
+    KVASIR_CHECK(checked.num_published <= checked.blocks.size());
+    for (std::size_t i = 0; i < checked.blocks.size(); ++i) {
+      ++held[value_of(checked.blocks[i])];
+      const bool published = is_published(checked.blocks[i]);
+      KVASIR_CHECK(published == (i < checked.num_published),
+                   "block " << i << " of sequence " << value_of(id));
+      if (i > 0 && published) {
+        KVASIR_CHECK(cache_.parent(checked.blocks[i]) == checked.blocks[i - 1],
+                     "block " << i << " of sequence " << value_of(id) << " has another parent");
+      }
+    }
+  }
+  std::uint32_t num_live = 0;
+  std::uint32_t num_cached = 0;
+  std::uint32_t num_published = 0;
+  for (std::uint32_t i = 0; i < num_blocks(); ++i) {
+    const BlockId block{i};
+    KVASIR_CHECK(pool_.references(block) == held[i],
+                 "block " << i << ": " << pool_.references(block) << " references, in " << held[i]
+                          << " tables");
+    num_live += held[i] > 0 ? 1 : 0;
+    if (!is_published(block)) continue;
+    ++num_published;
+    num_cached += held[i] == 0 ? 1 : 0;
+    const std::optional<BlockId> parent = cache_.parent(block);
+    KVASIR_CHECK(!parent || is_published(*parent), "block " << i << " has lost its parent");
+  }
+  KVASIR_CHECK(pool_.count_free_list() == num_free_blocks());
+  KVASIR_CHECK(num_live + num_free_blocks() == num_blocks(),
+               num_live << " live, " << num_free_blocks() << " free of " << num_blocks());
+  KVASIR_CHECK(num_cached == num_cached_, num_cached << " cached, counted " << num_cached_);
+  KVASIR_CHECK(num_published == cache_.size());
+}
+
+const KvCacheManager::Table& KvCacheManager::table(SequenceId id) const {
+  const auto found = tables_.find(id);
+  KVASIR_CHECK(found != tables_.end(), "sequence " << value_of(id) << " has no blocks");
+  return found->second;
+}
+
+KvCacheManager::Table& KvCacheManager::table(SequenceId id) {
+  return const_cast<Table&>(std::as_const(*this).table(id));
+}
+
+BlockIdentity KvCacheManager::identity(const HashedTokens& tokens, std::uint32_t index,
+                                       std::optional<BlockId> parent) const {
+  const std::uint32_t block_tokens = options_.geometry.block_tokens;
+  return {tokens.hashes.blocks()[index], parent, tokens.hashes.cache_salt(),
+          tokens.tokens.subspan(std::size_t{index} * block_tokens, block_tokens)};
+}
+
+std::uint32_t KvCacheManager::matchable_blocks(const HashedTokens& tokens) const {
+  if (tokens.tokens.empty()) return 0;
+  const std::size_t before_last = (tokens.tokens.size() - 1) / options_.geometry.block_tokens;
+  return static_cast<std::uint32_t>(std::min(before_last, tokens.hashes.blocks().size()));
+}
+
+void KvCacheManager::pin(BlockId block) {
+  if (pool_.references(block) == 0) --num_cached_;
+  pool_.reference(block);
+}
+
+void KvCacheManager::release(BlockId block) {
+  const bool published = is_published(block);
+  pool_.release(block, published ? BlockPool::Content::kKeep : BlockPool::Content::kDrop);
+  if (published && pool_.references(block) == 0) ++num_cached_;
+}
+
+}  // namespace kvasir::kvcache

@@ -1,0 +1,81 @@
+// One anonymous mapping, laid out [block][layer][K, V][kv_head][tile]: a block is one contiguous
+// stretch, so that memory is touched in step with the blocks in use, and one layer's K (or V) of a
+// block is contiguous too.
+#include "kvcache/kv_storage.h"
+
+#include "core/check.h"
+
+#include <new>
+#include <sys/mman.h>
+
+namespace kvasir::kvcache {
+namespace {
+
+constexpr std::size_t kHugePageBytes = std::size_t{2} << 20;
+
+/// Reserves `bytes` (a multiple of kHugePageBytes) on a huge page boundary.
+std::byte* map_aligned(std::size_t bytes) {
+  const std::size_t padded = bytes + kHugePageBytes;
+  void* const mapped = mmap(nullptr, padded, PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (mapped == MAP_FAILED) throw std::bad_alloc();
+  auto* const start = static_cast<std::byte*>(mapped);
+  const std::size_t misaligned = reinterpret_cast<std::uintptr_t>(start) % kHugePageBytes;
+  const std::size_t head = (kHugePageBytes - misaligned) % kHugePageBytes;
+  const std::size_t tail = padded - head - bytes;
+  if (head > 0) munmap(start, head);
+  if (tail > 0) munmap(start + head + bytes, tail);
+  return start + head;
+}
+
+}  // namespace
+
+KvStorage::KvStorage(const KvGeometry& geometry, std::uint32_t num_blocks)
+    : geometry_(geometry), num_blocks_(num_blocks) {
+  // A model with several groups needs its tiles addressed by (group, layer in group) and its pages
+  // shared between groups of other sizes. Until then the model loader refuses such models, and this
+  // holds it to that.
+  KVASIR_CHECK(geometry.groups.size() == 1, geometry.groups.size() << " layer groups");
+  KVASIR_CHECK(num_blocks >= 1);
+  KVASIR_CHECK(geometry.bytes_per_block() > 0);
+  tile_bytes_ = geometry.tile_bytes(0);
+  mapped_bytes_ = (size_bytes() + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
+  base_ = map_aligned(mapped_bytes_);
+  madvise(base_, mapped_bytes_,
+          MADV_HUGEPAGE);  // a wish: where it is refused, small pages serve as well
+}
+
+KvStorage::~KvStorage() { munmap(base_, mapped_bytes_); }
+
+std::size_t KvStorage::size_bytes() const { return geometry_.bytes_per_block() * num_blocks_; }
+
+std::byte* KvStorage::k_tile(std::uint32_t layer, BlockId block, std::uint32_t kv_head) {
+  return base_ + tile_offset(Half::kK, layer, block, kv_head);
+}
+
+std::byte* KvStorage::v_tile(std::uint32_t layer, BlockId block, std::uint32_t kv_head) {
+  return base_ + tile_offset(Half::kV, layer, block, kv_head);
+}
+
+const std::byte* KvStorage::k_tile(std::uint32_t layer, BlockId block,
+                                   std::uint32_t kv_head) const {
+  return base_ + tile_offset(Half::kK, layer, block, kv_head);
+}
+
+const std::byte* KvStorage::v_tile(std::uint32_t layer, BlockId block,
+                                   std::uint32_t kv_head) const {
+  return base_ + tile_offset(Half::kV, layer, block, kv_head);
+}
+
+std::size_t KvStorage::tile_offset(Half half, std::uint32_t layer, BlockId block,
+                                   std::uint32_t kv_head) const {
+  const KvLayerGroup& group = geometry_.groups[0];
+  KVASIR_DCHECK(layer < group.num_layers, layer << " of " << group.num_layers);
+  KVASIR_DCHECK(value_of(block) < num_blocks_, value_of(block) << " of " << num_blocks_);
+  KVASIR_DCHECK(kv_head < group.num_kv_heads, kv_head << " of " << group.num_kv_heads);
+  const std::size_t layer_index = std::size_t{value_of(block)} * group.num_layers + layer;
+  const std::size_t half_index = layer_index * 2 + (half == Half::kV ? 1 : 0);
+  return (half_index * group.num_kv_heads + kv_head) * tile_bytes_;
+}
+
+}  // namespace kvasir::kvcache

@@ -1,0 +1,104 @@
+// Commit first, then append: a sampled token is known, but in the cache only when a later chunk has
+// computed it.
+#include "scheduler/absorb.h"
+
+#include "core/check.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace kvasir::scheduler {
+namespace {
+
+Sequence& running(SchedulerState& state, SequenceId id) {
+  const auto found = std::ranges::find(state.running, id, &Sequence::id);
+  KVASIR_CHECK(found != state.running.end(), "sequence " << value_of(id) << " is not running");
+  return *found;
+}
+
+void commit(const Chunk& chunk, Sequence& sequence, Totals& totals, kvcache::KvCacheManager& kv) {
+  KVASIR_CHECK(chunk.first_position == sequence.num_computed_tokens,
+               chunk.first_position << " is not " << sequence.num_computed_tokens);
+  const std::uint32_t end = chunk.first_position + chunk.num_tokens;
+  const std::uint32_t recomputed =
+      std::min(end, std::max(sequence.furthest_computed, chunk.first_position)) -
+      chunk.first_position;
+  sequence.computed_tokens += chunk.num_tokens;
+  sequence.recomputed_tokens += recomputed;
+  totals.computed_tokens += chunk.num_tokens;
+  totals.recomputed_tokens += recomputed;
+  sequence.num_computed_tokens = end;
+  sequence.furthest_computed = std::max(sequence.furthest_computed, end);
+  kv.commit(sequence.id, sequence.hashed_tokens(), end);
+}
+
+void append(TokenId token, Sequence& sequence, Totals& totals, TimePoint now) {
+  if (!sequence.first_token_at) sequence.first_token_at = now;
+  sequence.tokens.push_back(token);
+  sequence.hashes.extend(sequence.tokens);
+  ++totals.generation_tokens;
+}
+
+Finish take(SchedulerState& state, kvcache::KvCacheManager& kv, SequenceId id,
+            FinishReason reason) {
+  std::optional<Sequence> ended = remove(state, kv, id);
+  KVASIR_CHECK(ended.has_value(), "sequence " << value_of(id) << " is unknown");
+  return {.sequence = std::move(*ended), .reason = reason, .stop_token = {}, .error = {}};
+}
+
+/// Ends the sequence if its last token says so.
+void finish_if_done(const Sequence& sequence, SchedulerState& state, kvcache::KvCacheManager& kv,
+                    std::vector<Finish>& finishes) {
+  const TokenId last = sequence.tokens.back();
+  if (std::ranges::binary_search(sequence.request->stop.stop_token_ids, last)) {
+    finishes.push_back(take(state, kv, sequence.id, FinishReason::kStop));
+    finishes.back().stop_token = last;
+  } else if (sequence.num_tokens() >= sequence.max_total_tokens) {
+    finishes.push_back(take(state, kv, sequence.id, FinishReason::kLength));
+  }
+}
+
+void finish_without_token(SequenceId id, SchedulerState& state, kvcache::KvCacheManager& kv,
+                          std::vector<Finish>& finishes) {
+  finishes.push_back(take(state, kv, id, FinishReason::kError));
+  finishes.back().error =
+      Error{ErrorCode::kInternal, "the request's bans and constraints allow no next token", ""};
+}
+
+}  // namespace
+
+StepEvents absorb(const StepPlan& plan, StepResult result, SchedulerState& state,
+                  kvcache::KvCacheManager& kv, TimePoint now) {
+  StepEvents events;
+  std::size_t next = 0;
+  for (const Chunk& chunk : plan.chunks) {
+    Sequence& sequence = running(state, chunk.sequence);
+    commit(chunk, sequence, state.totals, kv);
+    if (chunk.first_logits_row == chunk.num_tokens) continue;
+
+    KVASIR_CHECK(next < result.sampled.size(), "the result has too few tokens");
+    SampledToken& sampled = result.sampled[next++];
+    KVASIR_CHECK(sampled.sequence == chunk.sequence, "the result is not in chunk order");
+    if (sampled.all_banned) {
+      finish_without_token(chunk.sequence, state, kv, events.finishes);
+      continue;
+    }
+    append(sampled.token, sequence, state.totals, now);
+    events.tokens.push_back(std::move(sampled));
+    finish_if_done(sequence, state, kv, events.finishes);
+  }
+  KVASIR_CHECK(next == result.sampled.size(), "the result has too many tokens");
+  return events;
+}
+
+std::vector<Finish> fail_step(const StepPlan& plan, const Error& error, SchedulerState& state,
+                              kvcache::KvCacheManager& kv) {
+  std::vector<Finish> finishes;
+  for (const Chunk& chunk : plan.chunks) {
+    finishes.push_back(take(state, kv, chunk.sequence, FinishReason::kError));
+    finishes.back().error = error;
+  }
+  return finishes;
+}
+
+}  // namespace kvasir::scheduler

@@ -1,0 +1,144 @@
+// The order of the three stages is what the plan counted on; each takes what the one before gave
+// back.
+#include "scheduler/apply.h"
+
+#include "core/check.h"
+#include "scheduler/service_order.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+namespace kvasir::scheduler {
+namespace {
+
+Sequence& running(SchedulerState& state, SequenceId id) {
+  const auto found = std::ranges::find(state.running, id, &Sequence::id);
+  KVASIR_CHECK(found != state.running.end(), "sequence " << value_of(id) << " is not running");
+  return *found;
+}
+
+std::string too_long_message(const Sequence& sequence, const kvcache::KvCacheManager& kv) {
+  if (sequence.max_total_tokens <= sequence.num_prompt_tokens) {
+    return "the prompt has " + std::to_string(sequence.num_prompt_tokens) +
+           " tokens and leaves no room for an answer in a context of " +
+           std::to_string(sequence.max_total_tokens);
+  }
+  const kvcache::KvGeometry& geometry = kv.geometry();
+  const std::uint64_t needed = geometry.blocks_for(sequence.worst_case_tokens());
+  const std::uint64_t max_tokens = sequence.max_total_tokens - sequence.num_prompt_tokens;
+  return "the KV cache of " + std::to_string(sequence.num_prompt_tokens) + " prompt tokens and " +
+         std::to_string(max_tokens) + " generated ones needs " +
+         std::to_string(needed * geometry.bytes_per_block()) + " bytes and the budget is " +
+         std::to_string(kv.num_blocks() * geometry.bytes_per_block()) +
+         " bytes; the longest prompt that fits with as many generated tokens has " +
+         std::to_string(kvcache::longest_prompt_tokens(geometry, kv.num_blocks(), max_tokens)) +
+         " tokens";
+}
+
+Error rejection_error(ErrorCode code, const Sequence& sequence, const kvcache::KvCacheManager& kv) {
+  if (code == ErrorCode::kContextLengthExceeded) return {code, too_long_message(sequence, kv), ""};
+  return {code, "the deadline of the request passed before it was finished", ""};
+}
+
+/// Moves a sequence out of a line and leaves a hole, which close_holes() removes: one pass however
+/// many leave.
+Sequence take_out(std::vector<Sequence>& line, std::vector<Sequence>::iterator place) {
+  KVASIR_CHECK(place != line.end());
+  return std::move(*place);
+}
+
+void close_holes(std::vector<Sequence>& line) {
+  std::erase_if(line, [](const Sequence& sequence) { return sequence.request == nullptr; });
+}
+
+std::vector<Finish> reject(const StepPlan& plan, SchedulerState& state,
+                           kvcache::KvCacheManager& kv) {
+  std::vector<Finish> finishes;
+  if (plan.reject.empty()) return finishes;
+  finishes.reserve(plan.reject.size());
+  for (const Rejection& rejection : plan.reject) {
+    const auto ran = std::ranges::find(state.running, rejection.sequence, &Sequence::id);
+    const bool is_running = ran != state.running.end();
+    if (is_running) kv.evict(rejection.sequence);
+    Sequence rejected =
+        is_running ? take_out(state.running, ran)
+                   : take_out(state.waiting,
+                              std::ranges::find(state.waiting, rejection.sequence, &Sequence::id));
+    Error error = rejection_error(rejection.code, rejected, kv);
+    finishes.push_back({.sequence = std::move(rejected),
+                        .reason = FinishReason::kError,
+                        .stop_token = std::nullopt,
+                        .error = std::move(error)});
+  }
+  close_holes(state.running);
+  close_holes(state.waiting);
+  state.totals.rejected += finishes.size();
+  return finishes;
+}
+
+void preempt(const StepPlan& plan, SchedulerState& state, kvcache::KvCacheManager& kv) {
+  for (const SequenceId id : plan.preempt) {
+    std::optional<Sequence> preempted = remove(state, kv, id);
+    KVASIR_CHECK(preempted.has_value(), "sequence " << value_of(id) << " is unknown");
+    preempted->num_computed_tokens = 0;
+    ++preempted->preemptions;
+    ++state.totals.preemptions;
+    state.waiting.push_back(std::move(*preempted));
+  }
+}
+
+void count_admission(const Admission& admission, Sequence& sequence, Totals& totals,
+                     TimePoint now) {
+  totals.prefix_query_tokens += sequence.num_tokens();
+  totals.prefix_hit_tokens += admission.cached_tokens;
+  if (sequence.first_admitted_at) return;
+  sequence.first_admitted_at = now;
+  sequence.cached_tokens = admission.cached_tokens;
+  totals.prompt_tokens += sequence.num_prompt_tokens;
+}
+
+void admit(const StepPlan& plan, SchedulerState& state, kvcache::KvCacheManager& kv,
+           TimePoint now) {
+  if (plan.admit.empty()) return;
+  for (const Admission& admission : plan.admit) {
+    const auto found = std::ranges::find(state.waiting, admission.sequence, &Sequence::id);
+    KVASIR_CHECK(found != state.waiting.end(),
+                 "sequence " << value_of(admission.sequence) << " is not waiting");
+    kv.admit(found->id, found->hashed_tokens(), admission.cached_tokens);
+    found->num_computed_tokens = admission.cached_tokens;
+    found->furthest_computed = std::max(found->furthest_computed, admission.cached_tokens);
+    found->immune = admission.reserves_worst_case;
+    count_admission(admission, *found, state.totals, now);
+    state.running.push_back(std::move(*found));
+  }
+  // A sequence that was moved out has left its request behind.
+  std::erase_if(state.waiting,
+                [](const Sequence& sequence) { return sequence.request == nullptr; });
+  std::ranges::sort(state.running, running_before);
+}
+
+void age_waiting(SchedulerState& state) {
+  for (Sequence& sequence : state.waiting) ++sequence.waited_steps;
+  if (!std::ranges::is_sorted(state.waiting, waiting_before)) {
+    std::ranges::sort(state.waiting, waiting_before);
+  }
+}
+
+}  // namespace
+
+std::vector<Finish> apply(const StepPlan& plan, SchedulerState& state, kvcache::KvCacheManager& kv,
+                          TimePoint now) {
+  ++state.totals.steps;
+  std::vector<Finish> rejected = reject(plan, state, kv);
+  preempt(plan, state, kv);
+  admit(plan, state, kv, now);
+  for (const Chunk& chunk : plan.chunks) {
+    kv.grow(chunk.sequence, chunk.num_new_blocks);
+    running(state, chunk.sequence).last_served_step = state.totals.steps;
+  }
+  age_waiting(state);
+  return rejected;
+}
+
+}  // namespace kvasir::scheduler

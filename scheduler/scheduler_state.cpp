@@ -1,0 +1,82 @@
+// Entry to the state and exit from it outside of a step.
+#include "scheduler/scheduler_state.h"
+
+#include "core/check.h"
+#include "scheduler/service_order.h"
+
+#include <algorithm>
+#include <limits>
+#include <sstream>
+#include <utility>
+
+namespace kvasir::scheduler {
+namespace {
+
+std::uint32_t total_token_limit(const Request& request, const StepLimits& limits) {
+  std::uint64_t total = std::uint64_t{request.prompt_tokens.size()} + request.stop.max_tokens;
+  if (limits.context_tokens > 0) total = std::min<std::uint64_t>(total, limits.context_tokens);
+  constexpr std::uint64_t kMost = std::numeric_limits<std::uint32_t>::max();
+  return static_cast<std::uint32_t>(std::min(total, kMost));
+}
+
+void print(std::ostream& out, const char* status, const Sequence& sequence) {
+  out << status << ' ' << value_of(sequence.id) << " priority " << sequence.priority << " computed "
+      << sequence.num_computed_tokens << '/' << sequence.num_tokens() << " of "
+      << sequence.max_total_tokens << " prompt " << sequence.num_prompt_tokens << " preempted "
+      << sequence.preemptions << " waited " << sequence.waited_steps
+      << (sequence.immune ? " immune" : "") << '\n';
+}
+
+}  // namespace
+
+const Sequence* SchedulerState::find(SequenceId id) const {
+  for (const std::vector<Sequence>* line : {&running, &waiting}) {
+    const auto found = std::ranges::find(*line, id, &Sequence::id);
+    if (found != line->end()) return &*found;
+  }
+  return nullptr;
+}
+
+void submit(SchedulerState& state, const kvcache::KvView& kv, const StepLimits& limits,
+            const Submission& submission, TimePoint now) {
+  const Request& request = *submission.request;
+  KVASIR_CHECK(!request.prompt_tokens.empty(), "sequence " << value_of(submission.id));
+  KVASIR_CHECK(request.stop.max_tokens >= 1, "sequence " << value_of(submission.id));
+
+  Sequence sequence;
+  sequence.id = submission.id;
+  sequence.request = submission.request;
+  sequence.tokens = request.prompt_tokens;
+  sequence.hashes = kv.new_hash_chain(request.cache_salt);
+  sequence.hashes.extend(sequence.tokens);
+  sequence.num_prompt_tokens = sequence.num_tokens();
+  sequence.max_total_tokens = total_token_limit(request, limits);
+  sequence.priority = request.priority;
+  sequence.deadline = request.deadline;
+  sequence.arrival_order = state.next_arrival++;
+  sequence.arrived_at = now;
+
+  const auto place = std::ranges::upper_bound(state.waiting, sequence, waiting_before);
+  state.waiting.insert(place, std::move(sequence));
+}
+
+std::optional<Sequence> remove(SchedulerState& state, kvcache::KvCacheManager& kv, SequenceId id) {
+  for (std::vector<Sequence>* line : {&state.running, &state.waiting}) {
+    const auto found = std::ranges::find(*line, id, &Sequence::id);
+    if (found == line->end()) continue;
+    Sequence removed = std::move(*found);
+    line->erase(found);
+    if (line == &state.running) kv.evict(id);
+    return removed;
+  }
+  return std::nullopt;
+}
+
+std::string to_text(const SchedulerState& state) {
+  std::ostringstream out;
+  for (const Sequence& sequence : state.running) print(out, "running", sequence);
+  for (const Sequence& sequence : state.waiting) print(out, "waiting", sequence);
+  return out.str();
+}
+
+}  // namespace kvasir::scheduler
