@@ -85,23 +85,23 @@ kvasir_text_status kvasir_text_tokenizer_encode(const kvasir_text_tokenizer* tok
 kvasir_text_status kvasir_text_tokenizer_find_control(const kvasir_text_tokenizer* tokenizer, kvasir_text_view text,
                                                       kvasir_text_matches* matches, kvasir_text_bytes* error);
 
-/// Parses a chat template on a thread with a stack of its own size.
-/// `*chat_template` is null unless the status is kKvasirTextOk; free with kvasir_text_template_free.
-kvasir_text_status kvasir_text_template_create(kvasir_text_view source, kvasir_text_template** chat_template,
-                                               kvasir_text_bytes* error);
-void kvasir_text_template_free(kvasir_text_template* chat_template);
-
 /// What one rendering may use.
 typedef struct kvasir_text_render_limits {
   uint64_t max_steps;         // minijinja's fuel: instructions, items and bytes handled count
   size_t max_output_bytes;
 } kvasir_text_render_limits;
 
+/// Parses a chat template of at most 64 KiB on a thread with a stack of its own size.
+/// `*chat_template` is null unless the status is kKvasirTextOk; free with kvasir_text_template_free.
+kvasir_text_status kvasir_text_template_create(kvasir_text_view source, kvasir_text_render_limits limits,
+                                               kvasir_text_template** chat_template, kvasir_text_bytes* error);
+void kvasir_text_template_free(kvasir_text_template* chat_template);
+
 /// Renders with the variables of the JSON object `context`; `now` is what strftime_now sees, "YYYY-MM-DDTHH:MM:SS".
 /// Runs on a thread of its own, so concurrent calls for one template do not disturb each other.
 kvasir_text_status kvasir_text_template_render(const kvasir_text_template* chat_template, kvasir_text_view context,
-                                               kvasir_text_view now, kvasir_text_render_limits limits,
-                                               kvasir_text_bytes* output, kvasir_text_bytes* error);
+                                               kvasir_text_view now, kvasir_text_bytes* output,
+                                               kvasir_text_bytes* error);
 
 /// For tests: panics inside the bridge and returns what an entry point makes of it.
 kvasir_text_status kvasir_text_panic_for_test(kvasir_text_bytes* error);

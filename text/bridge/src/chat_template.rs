@@ -1,9 +1,172 @@
-use crate::Failure;
+//! One chat template: parsed once, rendered many times, each time on a thread with a large stack of its own. A template
+//! comes with a model file and is not trusted: its size, steps, output and nesting are bounded here.
+
+use std::io;
+use std::panic::{catch_unwind, AssertUnwindSafe};
+
+use aho_corasick::AhoCorasick;
+use chrono::NaiveDateTime;
+use minijinja::value::Serde;
+use minijinja::{Environment, Error, ErrorKind, Value};
+
+use crate::jinja::{self, RENDERING};
+use crate::{panic_message, Failure, Status};
+
+const MAX_TEMPLATE_BYTES: usize = 64 << 10;
+/// The parser recurses over chains of operators: about 1 KiB of stack for each byte of the template at worst.
+const STACK_BYTES: usize = 64 << 20;
+const NAME: &str = "chat_template";
+
+/// What one rendering may use.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct RenderLimits { pub max_steps: u64, pub max_output_bytes: usize }
-pub struct ChatTemplate;
+pub struct RenderLimits {
+    pub max_steps: u64,
+    pub max_output_bytes: usize,
+}
+
+pub struct ChatTemplate {
+    environment: Environment<'static>,
+    limits: RenderLimits,
+}
+
 impl ChatTemplate {
-    pub fn parse(_s: &str) -> Result<Self, Failure> { Err(Failure::internal("later")) }
-    pub fn render(&self, _c: &str, _n: &str, _l: RenderLimits) -> Result<String, Failure> { Err(Failure::internal("later")) }
+    pub fn parse(source: &str, limits: RenderLimits) -> Result<Self, Failure> {
+        if source.len() > MAX_TEMPLATE_BYTES {
+            return Err(Failure::invalid(format!(
+                "it has {} bytes, more than the {MAX_TEMPLATE_BYTES} that are allowed",
+                source.len()
+            )));
+        }
+        let source = without_generation_blocks(source)?;
+        let environment = on_large_stack(|| {
+            let mut environment = jinja::environment()?;
+            environment.set_fuel(Some(limits.max_steps));
+            environment.add_template_owned(NAME, source)?;
+            Ok(environment)
+        })?
+        .map_err(|error| Failure::invalid(describe(&error)))?;
+        Ok(ChatTemplate { environment, limits })
+    }
+
+    /// `context` is a JSON object, `now` is "YYYY-MM-DDTHH:MM:SS" or empty.
+    pub fn render(&self, context: &str, now: &str) -> Result<String, Failure> {
+        let context: serde_json::Value = serde_json::from_str(context)
+            .map_err(|error| Failure::invalid(format!("the template's context is not JSON: {error}")))?;
+        let now = parse_time(now)?;
+        on_large_stack(move || {
+            RENDERING.set(jinja::Rendering { now, raised: None });
+            let mut output = BoundedOutput { bytes: Vec::new(), max_bytes: self.limits.max_output_bytes, full: false };
+            let rendered = self
+                .environment
+                .get_template(NAME)
+                .and_then(|template| template.render_captured_to(Value::from(Serde(&context)), &mut output).map(|_| ()));
+            match rendered {
+                Ok(()) => String::from_utf8(output.bytes).map_err(|_| Failure::internal("the output is not UTF-8")),
+                Err(error) => Err(why_it_failed(&error, output.full, self.limits)),
+            }
+        })?
+    }
+}
+
+fn parse_time(now: &str) -> Result<Option<NaiveDateTime>, Failure> {
+    if now.is_empty() {
+        return Ok(None);
+    }
+    NaiveDateTime::parse_from_str(now, "%Y-%m-%dT%H:%M:%S")
+        .map(Some)
+        .map_err(|error| Failure::invalid(format!("'{now}' is not a time: {error}")))
+}
+
+/// Collects output up to a bound; past it, writing fails.
+struct BoundedOutput {
+    bytes: Vec<u8>,
+    max_bytes: usize,
+    full: bool,
+}
+
+impl io::Write for &mut BoundedOutput {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if bytes.len() > self.max_bytes - self.bytes.len() {
+            self.full = true;
+            return Err(io::Error::other("the output is full"));
+        }
+        self.bytes.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn why_it_failed(error: &Error, output_full: bool, limits: RenderLimits) -> Failure {
+    if let Some(message) = RENDERING.with_borrow_mut(|rendering| rendering.raised.take()) {
+        return Failure { status: Status::Raised, message };
+    }
+    if output_full {
+        let message = format!("the template's output is larger than {} bytes", limits.max_output_bytes);
+        return Failure { status: Status::Limit, message };
+    }
+    if is_out_of_fuel(error) {
+        let message = format!("the template took more than {} steps", limits.max_steps);
+        return Failure { status: Status::Limit, message };
+    }
+    Failure::invalid(describe(error))
+}
+
+fn is_out_of_fuel(error: &Error) -> bool {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(current) = cause {
+        if current.downcast_ref::<Error>().is_some_and(|error| error.kind() == ErrorKind::OutOfFuel) {
+            return true;
+        }
+        cause = current.source();
+    }
+    false
+}
+
+/// One line: what and where, with its causes.
+fn describe(error: &Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(current) = cause {
+        text.push_str(": ");
+        text.push_str(&current.to_string());
+        cause = current.source();
+    }
+    text.replace('\n', " ")
+}
+
+/// Runs `body` on a thread with STACK_BYTES; a panic there is a failure here.
+fn on_large_stack<T: Send>(body: impl FnOnce() -> T + Send) -> Result<T, Failure> {
+    std::thread::scope(|scope| {
+        std::thread::Builder::new()
+            .name("chat_template".to_string())
+            .stack_size(STACK_BYTES)
+            .spawn_scoped(scope, || catch_unwind(AssertUnwindSafe(body)))
+            .map_err(|error| Failure::internal(format!("no thread for the chat template: {error}")))?
+            .join()
+            .unwrap_or_else(Err)
+            .map_err(|payload| Failure::internal(panic_message(payload.as_ref())))
+    })
+}
+
+/// `{% generation %}` marks what the assistant wrote, for training; rendering is the same without. It becomes a block
+/// that is always taken, which keeps the tags' whitespace control.
+fn without_generation_blocks(source: &str) -> Result<String, Failure> {
+    let mut patterns = Vec::new();
+    let mut replacements = Vec::new();
+    for open in ["", "-", "+"] {
+        for close in ["", "-", "+"] {
+            for (name, block) in [("generation", "if true"), ("endgeneration", "endif")] {
+                for space in [" ", ""] {
+                    patterns.push(format!("{{%{open}{space}{name}{space}{close}%}}"));
+                    replacements.push(format!("{{%{open} {block} {close}%}}"));
+                }
+            }
+        }
+    }
+    let finder = AhoCorasick::new(patterns).map_err(|error| Failure::internal(error.to_string()))?;
+    Ok(finder.replace_all(source, &replacements))
 }

@@ -2,6 +2,7 @@
 //! What tokenizers and templates do is in `tokenizer.rs` and `chat_template.rs`.
 
 mod chat_template;
+mod jinja;
 mod pre_tokenizer;
 mod python;
 mod tokenizer;
@@ -94,7 +95,7 @@ unsafe fn take_back<T>(owned: Owned<T>) {
     }
 }
 
-fn panic_message(payload: &(dyn Any + Send)) -> String {
+pub fn panic_message(payload: &(dyn Any + Send)) -> String {
     let text = payload
         .downcast_ref::<&str>()
         .map(|text| (*text).to_string())
@@ -210,12 +211,13 @@ pub unsafe extern "C" fn kvasir_text_tokenizer_find_control(
 #[no_mangle]
 pub unsafe extern "C" fn kvasir_text_template_create(
     source: View,
+    limits: RenderLimits,
     chat_template: *mut *mut ChatTemplate,
     error: *mut Owned<u8>,
 ) -> Status {
     chat_template.write(std::ptr::null_mut());
     entry(error, || {
-        let parsed = ChatTemplate::parse(source.as_str("the chat template")?)?;
+        let parsed = ChatTemplate::parse(source.as_str("the chat template")?, limits)?;
         chat_template.write(Box::into_raw(Box::new(parsed)));
         Ok(())
     })
@@ -231,7 +233,6 @@ pub unsafe extern "C" fn kvasir_text_template_render(
     chat_template: *const ChatTemplate,
     context: View,
     now: View,
-    limits: RenderLimits,
     output: *mut Owned<u8>,
     error: *mut Owned<u8>,
 ) -> Status {
@@ -239,7 +240,7 @@ pub unsafe extern "C" fn kvasir_text_template_render(
     entry(error, || {
         let context = context.as_str("the template context")?;
         let now = now.as_str("the time")?;
-        output.write(give((*chat_template).render(context, now, limits)?.into_bytes()));
+        output.write(give((*chat_template).render(context, now)?.into_bytes()));
         Ok(())
     })
 }

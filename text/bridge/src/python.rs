@@ -1,0 +1,223 @@
+//! How Python prints: `str()`, `repr()`, floats and `json.dumps`, over minijinja's values. Chat templates are written
+//! for Jinja on Python, and a model has seen exactly what that prints.
+
+use minijinja::value::ValueKind;
+use minijinja::{Error, ErrorKind, Value};
+
+/// Deeper values are refused: they come from a template that nests on purpose, and recursion has a stack to keep.
+const MAX_DEPTH: usize = 200;
+
+fn too_deep() -> Error {
+    Error::new(ErrorKind::InvalidOperation, format!("a value is nested more than {MAX_DEPTH} deep"))
+}
+
+/// `str(value)`; undefined prints as nothing.
+pub fn display(value: &Value) -> Result<String, Error> {
+    let mut out = String::new();
+    match value.kind() {
+        ValueKind::Undefined => {}
+        ValueKind::String => out.push_str(value.as_str().unwrap_or_default()),
+        _ => write_repr(value, 0, &mut out)?,
+    }
+    Ok(out)
+}
+
+fn write_repr(value: &Value, depth: usize, out: &mut String) -> Result<(), Error> {
+    if depth > MAX_DEPTH {
+        return Err(too_deep());
+    }
+    match value.kind() {
+        ValueKind::Undefined => out.push_str("Undefined"),
+        ValueKind::None => out.push_str("None"),
+        ValueKind::Bool => out.push_str(if value.is_true() { "True" } else { "False" }),
+        ValueKind::Number => out.push_str(&number(value)),
+        ValueKind::String => write_string_repr(value.as_str().unwrap_or_default(), out),
+        ValueKind::Seq | ValueKind::Iterable => {
+            out.push('[');
+            for (index, item) in value.try_iter()?.enumerate() {
+                if index > 0 {
+                    out.push_str(", ");
+                }
+                write_repr(&item, depth + 1, out)?;
+            }
+            out.push(']');
+        }
+        ValueKind::Map => {
+            out.push('{');
+            for (index, key) in value.try_iter()?.enumerate() {
+                if index > 0 {
+                    out.push_str(", ");
+                }
+                write_repr(&key, depth + 1, out)?;
+                out.push_str(": ");
+                write_repr(&value.get_item(&key)?, depth + 1, out)?;
+            }
+            out.push('}');
+        }
+        _ => out.push_str(&value.to_string()),
+    }
+    Ok(())
+}
+
+/// Single quotes, unless the string has those and no double ones.
+fn write_string_repr(text: &str, out: &mut String) {
+    let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
+    out.push(quote);
+    for letter in text.chars() {
+        match letter {
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            _ if letter == quote => {
+                out.push('\\');
+                out.push(letter);
+            }
+            _ if is_printable(letter) => out.push(letter),
+            _ => out.push_str(&match letter as u32 {
+                code @ 0..=0xFF => format!("\\x{code:02x}"),
+                code @ 0x100..=0xFFFF => format!("\\u{code:04x}"),
+                code => format!("\\U{code:08x}"),
+            }),
+        }
+    }
+    out.push(quote);
+}
+
+/// The common part of Python's `str.isprintable`: controls, formats, separators and private use are not.
+fn is_printable(letter: char) -> bool {
+    !matches!(letter as u32,
+        0..=0x1F | 0x7F..=0xA0 | 0xAD | 0x600..=0x605 | 0x61C | 0x6DD | 0x1680 | 0x180E | 0x2000..=0x200F
+        | 0x2028..=0x202F | 0x205F..=0x206F | 0x3000 | 0xE000..=0xF8FF | 0xFEFF | 0xFFF9..=0xFFFB
+        | 0xE0001..=0xE007F | 0xF0000..=0x10FFFF)
+}
+
+fn number(value: &Value) -> String {
+    if value.is_integer() {
+        return value.to_string();
+    }
+    f64::try_from(value.clone()).map_or_else(|_| value.to_string(), |number| float(number, "inf", "nan"))
+}
+
+/// `repr(float)`: the shortest digits, an exponent outside [1e-4, 1e16).
+fn float(number: f64, infinity: &str, not_a_number: &str) -> String {
+    if number.is_nan() {
+        return not_a_number.to_string();
+    }
+    if number.is_infinite() {
+        return format!("{}{infinity}", if number < 0.0 { "-" } else { "" });
+    }
+    let size = number.abs();
+    if size != 0.0 && !(1e-4..1e16).contains(&size) {
+        let text = format!("{number:e}");
+        let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
+        let exponent: i32 = exponent.parse().unwrap_or(0);
+        return format!("{digits}e{}{:02}", if exponent < 0 { '-' } else { '+' }, exponent.abs());
+    }
+    format!("{number:?}")
+}
+
+/// The keywords of `json.dumps` that templates use.
+pub struct JsonStyle {
+    pub ensure_ascii: bool,
+    pub indent: Option<String>,
+    pub sort_keys: bool,
+    pub item_separator: String,
+    pub key_separator: String,
+}
+
+/// `json.dumps(value)`.
+pub fn json(value: &Value, style: &JsonStyle) -> Result<String, Error> {
+    let mut out = String::new();
+    write_json(value, style, 0, &mut out)?;
+    Ok(out)
+}
+
+fn write_json(value: &Value, style: &JsonStyle, depth: usize, out: &mut String) -> Result<(), Error> {
+    if depth > MAX_DEPTH {
+        return Err(too_deep());
+    }
+    match value.kind() {
+        ValueKind::None => out.push_str("null"),
+        ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),
+        ValueKind::Number if value.is_integer() => out.push_str(&value.to_string()),
+        ValueKind::Number => {
+            out.push_str(&f64::try_from(value.clone()).map(|number| float(number, "Infinity", "NaN"))?)
+        }
+        ValueKind::String => write_json_string(value.as_str().unwrap_or_default(), style.ensure_ascii, out),
+        ValueKind::Seq | ValueKind::Iterable => {
+            let items: Vec<Value> = value.try_iter()?.collect();
+            write_json_items('[', ']', style, depth, &items, out, |item, out| {
+                write_json(item, style, depth + 1, out)
+            })?;
+        }
+        ValueKind::Map => {
+            let mut keys: Vec<Value> = value.try_iter()?.collect();
+            if style.sort_keys {
+                keys.sort();
+            }
+            write_json_items('{', '}', style, depth, &keys, out, |key, out| {
+                write_json_string(&display(key)?, style.ensure_ascii, out);
+                out.push_str(&style.key_separator);
+                write_json(&value.get_item(key)?, style, depth + 1, out)
+            })?;
+        }
+        kind => {
+            return Err(Error::new(ErrorKind::UndefinedError, format!("tojson: {kind} is not JSON serializable")));
+        }
+    }
+    Ok(())
+}
+
+fn write_json_items(
+    open: char,
+    close: char,
+    style: &JsonStyle,
+    depth: usize,
+    items: &[Value],
+    out: &mut String,
+    mut write_item: impl FnMut(&Value, &mut String) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let new_line = |levels: usize, out: &mut String| {
+        if let Some(indent) = &style.indent {
+            out.push('\n');
+            out.push_str(&indent.repeat(levels));
+        }
+    };
+    out.push(open);
+    for (index, item) in items.iter().enumerate() {
+        if index > 0 {
+            out.push_str(&style.item_separator);
+        }
+        new_line(depth + 1, out);
+        write_item(item, out)?;
+    }
+    if !items.is_empty() {
+        new_line(depth, out);
+    }
+    out.push(close);
+    Ok(())
+}
+
+fn write_json_string(text: &str, ensure_ascii: bool, out: &mut String) {
+    out.push('"');
+    for letter in text.chars() {
+        match letter {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            '\u{8}' => out.push_str("\\b"),
+            '\u{c}' => out.push_str("\\f"),
+            '\0'..='\u{1f}' => out.push_str(&format!("\\u{:04x}", letter as u32)),
+            _ if ensure_ascii && !letter.is_ascii() => {
+                for unit in letter.encode_utf16(&mut [0; 2]) {
+                    out.push_str(&format!("\\u{unit:04x}"));
+                }
+            }
+            _ => out.push(letter),
+        }
+    }
+    out.push('"');
+}
