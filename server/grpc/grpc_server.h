@@ -1,12 +1,12 @@
-// The gRPC door: kvasir.v1.Inference, health and reflection, over the same service and validator as REST.
-// gRPC and Protobuf stay behind this header.
+// The gRPC door: kvasir.v1.Inference, health and reflection, over the same service and validator as
+// REST. gRPC and Protobuf stay behind this header.
 #pragma once
+
+#include "server/generate_service.h"
 
 #include <cstdint>
 #include <memory>
 #include <string>
-
-#include "server/generate_service.h"
 
 namespace kvasir::server {
 
@@ -24,7 +24,8 @@ class GrpcServer {
   GrpcServer(const GrpcOptions& options, GenerateService& service);
   ~GrpcServer();
   [[nodiscard]] std::uint16_t port() const;
-  /// Health goes to NOT_SERVING (loading, draining) or SERVING as the service's readiness says; call after a change.
+  /// Health goes to NOT_SERVING (loading, draining) or SERVING as the service's readiness says;
+  /// call after a change.
   void publish_readiness();
   [[nodiscard]] std::uint32_t live_calls() const;
   /// Ends what is left and joins.

@@ -1,0 +1,229 @@
+#include "server/grpc/convert.h"
+
+#include <chrono>
+#include <map>
+#include <string_view>
+#include <utility>
+
+namespace kvasir::server {
+namespace {
+
+/// The fields that CompleteRequest and ChatRequest spell alike.
+template <typename Request>
+void fill_generate_fields(const Request& request, GenerateFields& fields) {
+  if (request.has_model()) fields.model = request.model();
+  if (request.has_temperature()) fields.temperature = request.temperature();
+  if (request.has_top_p()) fields.top_p = request.top_p();
+  if (request.has_min_p()) fields.min_p = request.min_p();
+  if (request.has_presence_penalty()) fields.presence_penalty = request.presence_penalty();
+  if (request.has_frequency_penalty()) fields.frequency_penalty = request.frequency_penalty();
+  if (request.has_repetition_penalty()) fields.repetition_penalty = request.repetition_penalty();
+  if (request.has_top_k()) fields.top_k = request.top_k();
+  if (request.has_max_tokens()) fields.max_tokens = request.max_tokens();
+  if (request.has_min_tokens()) fields.min_tokens = request.min_tokens();
+  if (request.has_n()) fields.n = request.n();
+  if (request.has_seed()) fields.seed = request.seed();
+  if (request.has_priority()) fields.priority = request.priority();
+  if (request.has_timeout_ms()) fields.timeout_ms = request.timeout_ms();
+  fields.stop.assign(request.stop().begin(), request.stop().end());
+  fields.stop_token_ids.assign(request.stop_token_ids().begin(), request.stop_token_ids().end());
+  // A protobuf map has no order of its own; ascending ids make equal requests equal.
+  const std::map<std::int64_t, double> bias(request.logit_bias().begin(),
+                                            request.logit_bias().end());
+  for (const auto& [token, value] : bias)
+    fields.logit_bias.emplace_back(std::to_string(token), value);
+  if (request.has_cache_salt()) fields.cache_salt = request.cache_salt();
+  fields.ignore_eos = request.ignore_eos();
+  fields.include_stop_str_in_output = request.include_stop_str_in_output();
+  if (request.has_skip_special_tokens()) fields.skip_special_tokens = request.skip_special_tokens();
+  fields.return_token_ids = true;
+}
+
+Result<std::vector<text::ChatMessage>> chat_messages(
+    const google::protobuf::RepeatedPtrField<v1::ChatMessage>& messages) {
+  std::vector<text::ChatMessage> out;
+  out.reserve(static_cast<std::size_t>(messages.size()));
+  for (const v1::ChatMessage& message : messages) {
+    const std::string path = "messages[" + std::to_string(out.size()) + "]";
+    if (message.role().empty()) {
+      return fail(ErrorCode::kMissingParameter, path + ".role is required", path + ".role");
+    }
+    if (!message.has_content()) {
+      return fail(ErrorCode::kMissingParameter, path + ".content is required", path + ".content");
+    }
+    text::ChatMessage& added = out.emplace_back();
+    added.role = message.role();
+    added.content = message.content();
+    if (message.has_name()) added.name = message.name();
+    if (message.has_tool_call_id()) added.tool_call_id = message.tool_call_id();
+  }
+  return out;
+}
+
+v1::FinishReason finish_reason_of(FinishReason reason) {
+  return reason == FinishReason::kLength ? v1::FINISH_REASON_LENGTH : v1::FINISH_REASON_STOP;
+}
+
+std::string_view readiness_name(Readiness readiness) {
+  switch (readiness) {
+    case Readiness::kLoading:
+      return "loading";
+    case Readiness::kReady:
+      return "ready";
+    case Readiness::kDraining:
+      return "draining";
+  }
+  return "loading";
+}
+
+std::uint64_t cancelled(const engine::EngineStatus& status, CancelCause cause) {
+  return status.cancelled_total[static_cast<std::size_t>(cause)];
+}
+
+double seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
+
+}  // namespace
+
+Result<CompletionFields> completion_fields(const v1::CompleteRequest& request) {
+  CompletionFields fields;
+  fill_generate_fields(request, fields);
+  fields.prompts.reserve(static_cast<std::size_t>(request.prompt_size()));
+  for (const v1::Prompt& prompt : request.prompt()) {
+    switch (prompt.input_case()) {
+      case v1::Prompt::kText:
+        fields.prompts.emplace_back(prompt.text());
+        break;
+      case v1::Prompt::kTokenIds: {
+        const auto& ids = prompt.token_ids().ids();
+        fields.prompts.emplace_back(std::vector<std::int64_t>(ids.begin(), ids.end()));
+        break;
+      }
+      case v1::Prompt::INPUT_NOT_SET: {
+        const std::string path = "prompt[" + std::to_string(fields.prompts.size()) + "]";
+        return fail(ErrorCode::kMissingParameter, path + " has neither text nor token_ids", path);
+      }
+    }
+  }
+  if (request.has_logprobs()) fields.logprobs = request.logprobs();
+  return fields;
+}
+
+Result<ChatFields> chat_fields(const v1::ChatRequest& request) {
+  ChatFields fields;
+  fill_generate_fields(request, fields);
+  Result<std::vector<text::ChatMessage>> messages = chat_messages(request.messages());
+  if (!messages) return tl::unexpected<Error>(std::move(messages.error()));
+  fields.messages = std::move(*messages);
+  fields.logprobs = request.logprobs();
+  if (request.has_top_logprobs()) fields.top_logprobs = request.top_logprobs();
+  if (request.has_max_completion_tokens())
+    fields.max_completion_tokens = request.max_completion_tokens();
+  return fields;
+}
+
+Result<TokenizeFields> tokenize_fields(const v1::TokenizeRequest& request) {
+  TokenizeFields fields;
+  if (request.has_model()) fields.model = request.model();
+  if (request.has_prompt()) fields.prompt = request.prompt();
+  if (request.messages_size() > 0) {
+    Result<std::vector<text::ChatMessage>> messages = chat_messages(request.messages());
+    if (!messages) return tl::unexpected<Error>(std::move(messages.error()));
+    fields.messages = std::move(*messages);
+  }
+  if (request.has_add_special_tokens()) fields.add_special_tokens = request.add_special_tokens();
+  return fields;
+}
+
+DetokenizeFields detokenize_fields(const v1::DetokenizeRequest& request) {
+  DetokenizeFields fields;
+  if (request.has_model()) fields.model = request.model();
+  fields.tokens.assign(request.tokens().begin(), request.tokens().end());
+  return fields;
+}
+
+void append_delta(ChoiceDelta delta, v1::Choice& choice) {
+  choice.set_index(delta.choice_index);
+  choice.mutable_text()->append(delta.text);
+  for (const TokenId token : delta.token_ids) choice.add_token_ids(token);
+  for (LogprobEntry& entry : delta.logprobs) {
+    v1::TokenLogprob* logprob = choice.add_logprobs();
+    logprob->set_token_id(entry.chosen.token);
+    logprob->set_logprob(entry.chosen.logprob);
+    logprob->set_token(std::move(entry.chosen.bytes));
+    for (TokenText& alternative : entry.top) {
+      v1::TopLogprob* top = logprob->add_top();
+      top->set_token_id(alternative.token);
+      top->set_logprob(alternative.logprob);
+      top->set_token(std::move(alternative.bytes));
+    }
+  }
+  if (delta.finish) choice.set_finish_reason(finish_reason_of(*delta.finish));
+  if (delta.stop_string) choice.set_stop_string(*delta.stop_string);
+  if (delta.stop_token) choice.set_stop_token(*delta.stop_token);
+}
+
+void fill_usage(const Usage& usage, v1::Usage& message) {
+  message.set_prompt_tokens(usage.prompt_tokens);
+  message.set_completion_tokens(usage.completion_tokens);
+  message.set_total_tokens(usage.prompt_tokens + usage.completion_tokens);
+  message.set_cached_tokens(usage.cached_tokens);
+}
+
+v1::ListModelsResponse models_message(const ModelInfo& model) {
+  v1::ListModelsResponse response;
+  v1::Model* entry = response.add_models();
+  entry->set_id(model.served_name);
+  entry->set_created(model.created_unix);
+  entry->set_owned_by("kvasir");
+  entry->set_max_model_len(model.context_tokens);
+  entry->set_root(model.root);
+  return response;
+}
+
+v1::GetStatusResponse status_message(const GenerateService& service) {
+  const ModelInfo& model = service.model();
+  const engine::EngineStatus status = service.status();
+  v1::GetStatusResponse out;
+  out.set_model(model.served_name);
+  out.set_readiness(std::string(readiness_name(service.readiness())));
+  out.set_running_sequences(status.running_sequences);
+  out.set_waiting_sequences(status.waiting_sequences);
+  out.set_total_blocks(status.total_blocks);
+  out.set_free_blocks(status.free_blocks);
+  out.set_live_blocks(status.live_blocks);
+  out.set_cached_blocks(status.cached_blocks);
+  out.set_bytes_per_block(status.bytes_per_block);
+  out.set_bytes_per_token(model.geometry.bytes_per_token());
+  out.set_block_tokens(model.geometry.block_tokens);
+  out.set_kv_type(std::string(kvcache::kv_type_name(model.geometry.type)));
+  out.set_kv_budget_bytes(model.kv_budget_bytes);
+  out.set_live_bytes(status.live_blocks * status.bytes_per_block);
+  out.set_context_tokens(model.context_tokens);
+  out.set_kernels(model.kernels);
+  out.set_num_threads(model.num_threads);
+  out.set_steps_total(status.steps_total);
+  out.set_prompt_tokens_total(status.prompt_tokens_total);
+  out.set_generation_tokens_total(status.generation_tokens_total);
+  out.set_computed_tokens_total(status.computed_tokens_total);
+  out.set_recomputed_tokens_total(status.recomputed_tokens_total);
+  out.set_wasted_tokens_total(status.wasted_tokens_total);
+  out.set_prefix_query_tokens_total(status.prefix_query_tokens_total);
+  out.set_prefix_hit_tokens_total(status.prefix_hit_tokens_total);
+  out.set_preemptions_total(status.preemptions_total);
+  out.set_rejected_total(status.rejected_total);
+  out.set_finished_stop_total(status.finished_stop_total);
+  out.set_finished_length_total(status.finished_length_total);
+  out.set_finished_error_total(status.finished_error_total);
+  v1::CancelledTotal* causes = out.mutable_cancelled_total();
+  causes->set_stop_string(cancelled(status, CancelCause::kStopString));
+  causes->set_client_gone(cancelled(status, CancelCause::kClientGone));
+  causes->set_grpc_cancel(cancelled(status, CancelCause::kGrpcCancel));
+  causes->set_deadline(cancelled(status, CancelCause::kDeadline));
+  causes->set_slow_client(cancelled(status, CancelCause::kSlowClient));
+  causes->set_drain(cancelled(status, CancelCause::kDrain));
+  out.set_execute_seconds_total(seconds(status.execute_time_total));
+  out.set_step_seconds_total(seconds(status.step_time_total));
+  return out;
+}
+
+}  // namespace kvasir::server

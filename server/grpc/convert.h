@@ -1,0 +1,56 @@
+// Protobuf messages to the fields that the validator judges, and ready text to messages. Only types
+// are looked at here; ranges are the validator's, so that both doors give the same verdict.
+#pragma once
+
+#include "core/result.h"
+#include "kvasir/v1/inference.pb.h"
+#include "server/generate_service.h"
+#include "server/generation.h"
+#include "server/request_fields.h"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace kvasir::server {
+
+/// Errors: kMissingParameter for a prompt without input.
+[[nodiscard]] Result<CompletionFields> completion_fields(const v1::CompleteRequest& request);
+/// Errors: kMissingParameter for a message without role or content.
+[[nodiscard]] Result<ChatFields> chat_fields(const v1::ChatRequest& request);
+[[nodiscard]] Result<TokenizeFields> tokenize_fields(const v1::TokenizeRequest& request);
+[[nodiscard]] DetokenizeFields detokenize_fields(const v1::DetokenizeRequest& request);
+
+/// What all messages of one answer share.
+struct AnswerHead {
+  std::string id;
+  std::int64_t created_unix = 0;
+  std::string model;
+  std::string system_fingerprint;
+};
+
+/// Adds what came for a choice to the end of what is there.
+void append_delta(ChoiceDelta delta, v1::Choice& choice);
+void fill_usage(const Usage& usage, v1::Usage& message);
+
+/// `Message` is any of CompleteResponse, CompleteChunk, ChatResponse, ChatChunk.
+template <typename Message>
+void fill_head(const AnswerHead& head, Message& message) {
+  message.set_id(head.id);
+  message.set_created(head.created_unix);
+  message.set_model(head.model);
+  message.set_system_fingerprint(head.system_fingerprint);
+}
+
+template <typename Message>
+void fill_prompt_token_ids(const std::vector<std::vector<TokenId>>& prompts, Message& message) {
+  for (const std::vector<TokenId>& prompt : prompts) {
+    v1::TokenIds* ids = message.add_prompt_token_ids();
+    for (const TokenId token : prompt) ids->add_ids(token);
+  }
+}
+
+[[nodiscard]] v1::ListModelsResponse models_message(const ModelInfo& model);
+[[nodiscard]] v1::GetStatusResponse status_message(const GenerateService& service);
+
+}  // namespace kvasir::server

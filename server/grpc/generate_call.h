@@ -1,0 +1,195 @@
+// One generating call in flight, unary or streaming: its state from arrival to the status that ends
+// it. Work happens on the door's own two threads: parsing and tokenising on one, so that a large
+// prompt delays no stream, and turning tokens into messages on the other. gRPC's threads and the
+// engine's only post.
+#pragma once
+
+#include "core/result.h"
+#include "server/generation.h"
+#include "server/grpc/call_limits.h"
+#include "server/grpc/convert.h"
+#include "server/grpc/wire.h"
+#include "server/grpc/worker.h"
+
+#include <grpcpp/alarm.h>
+#include <grpcpp/grpcpp.h>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace kvasir::server {
+
+/// What a call needs of the door. Shared, because the engine may wake a call while the server is
+/// torn down.
+struct CallWorkers {
+  Worker prepare;
+  Worker pump;
+};
+
+/// Parses, validates and submits; runs on the prepare thread. `remaining_ms` is what the call's
+/// deadline leaves.
+using StartFunction = std::function<Result<std::shared_ptr<Generation>>(
+    std::optional<std::int64_t> remaining_ms, WakeFunction wake)>;
+
+/// A stream that a client does not read for so long is ended.
+inline constexpr int kWriteTimeoutSeconds = 30;
+
+/// The state machine, free of the reactor's shape. Finished exactly once; a write is started only
+/// when the one before has ended.
+class GenerateCall : public std::enable_shared_from_this<GenerateCall> {
+ public:
+  virtual ~GenerateCall() = default;
+  GenerateCall(const GenerateCall&) = delete;
+  GenerateCall& operator=(const GenerateCall&) = delete;
+
+  /// gRPC's thread: queues the start.
+  void begin(StartFunction start);
+
+ protected:
+  GenerateCall(grpc::CallbackServerContext& context, std::shared_ptr<CallWorkers> workers,
+               std::unique_ptr<CallLimits::Ticket> ticket);
+
+  /// The reactor's OnCancel: the client left, or the deadline passed.
+  void on_cancelled();
+  /// The reactor's OnWriteDone.
+  void on_written(bool ok);
+  /// The reactor's OnDone: the last thing that happens to a call.
+  void release();
+
+  /// Called with the lock held, on the pump thread. True: a write was started, and on_written()
+  /// will follow.
+  [[nodiscard]] virtual bool deliver(std::vector<ChoiceDelta> deltas,
+                                     const Generation& generation) = 0;
+  /// Called with the lock held, once: everything was delivered.
+  virtual void finish_complete(const Generation& generation) = 0;
+  /// Called with the lock held, once.
+  virtual void finish_failed(const grpc::Status& status) = 0;
+
+ private:
+  void prepare(const StartFunction& start);
+  void post_pump();
+  void pump();
+  void fail_call(const grpc::Status& status, CancelCause cause);
+  void watch_write();
+  [[nodiscard]] bool deadline_passed() const;
+  [[nodiscard]] std::optional<std::int64_t> remaining_ms() const;
+  [[nodiscard]] grpc::Status cancelled_status() const;
+  [[nodiscard]] CancelCause cancelled_cause() const;
+
+  grpc::CallbackServerContext& context_;  // lives until the call is finished and done
+  const std::chrono::system_clock::time_point
+      deadline_;  // of gRPC; the far future if the client set none
+  const std::shared_ptr<CallWorkers> workers_;
+  std::unique_ptr<CallLimits::Ticket> ticket_;
+  std::shared_ptr<GenerateCall> self_;  // keeps the reactor until gRPC is done with it
+
+  std::mutex mutex_;  // guards what follows
+  std::shared_ptr<Generation> generation_;
+  bool cancelled_ = false;
+  bool finished_ = false;
+  bool writing_ = false;
+  std::uint64_t num_writes_ = 0;
+  std::uint64_t watched_write_ = 0;
+  std::unique_ptr<grpc::Alarm> write_alarm_;
+};
+
+/// Answers with one message when all choices have ended.
+template <typename Response>
+class UnaryGenerateCall final : public GenerateCall, public grpc::ServerUnaryReactor {
+ public:
+  UnaryGenerateCall(grpc::CallbackServerContext& context, std::shared_ptr<CallWorkers> workers,
+                    std::unique_ptr<CallLimits::Ticket> ticket, const AnswerHead& head,
+                    grpc::ByteBuffer& out)
+      : GenerateCall(context, std::move(workers), std::move(ticket)), out_(out) {
+    fill_head(head, response_);
+  }
+
+  void OnCancel() override { on_cancelled(); }
+  void OnDone() override { release(); }
+
+ private:
+  bool deliver(std::vector<ChoiceDelta> deltas, const Generation& generation) override {
+    while (response_.choices_size() < static_cast<int>(generation.num_choices())) {
+      const int index = response_.choices_size();
+      response_.add_choices()->set_index(static_cast<std::uint32_t>(index));
+    }
+    for (ChoiceDelta& delta : deltas) {
+      const int index = static_cast<int>(delta.choice_index);
+      append_delta(std::move(delta), *response_.mutable_choices(index));
+    }
+    return false;
+  }
+
+  void finish_complete(const Generation& generation) override {
+    fill_prompt_token_ids(generation.prompt_token_ids(), response_);
+    fill_usage(generation.usage(), *response_.mutable_usage());
+    out_ = serialize_message(response_);
+    Finish(grpc::Status::OK);
+  }
+
+  void finish_failed(const grpc::Status& status) override { Finish(status); }
+
+  Response response_;
+  grpc::ByteBuffer& out_;
+};
+
+/// Writes a message for whatever became ready; the last one carries the usage.
+template <typename Chunk>
+class StreamGenerateCall final : public GenerateCall,
+                                 public grpc::ServerWriteReactor<grpc::ByteBuffer> {
+ public:
+  StreamGenerateCall(grpc::CallbackServerContext& context, std::shared_ptr<CallWorkers> workers,
+                     std::unique_ptr<CallLimits::Ticket> ticket, AnswerHead head)
+      : GenerateCall(context, std::move(workers), std::move(ticket)), head_(std::move(head)) {}
+
+  void OnCancel() override { on_cancelled(); }
+  void OnWriteDone(bool ok) override { on_written(ok); }
+  void OnDone() override { release(); }
+
+ private:
+  bool deliver(std::vector<ChoiceDelta> deltas, const Generation& generation) override {
+    Chunk chunk = next_chunk(generation);
+    for (ChoiceDelta& delta : deltas) append_delta(std::move(delta), *chunk.add_choices());
+    if (generation.done()) {
+      fill_usage(generation.usage(), *chunk.mutable_usage());
+      usage_sent_ = true;
+    }
+    buffer_ = serialize_message(chunk);
+    StartWrite(&buffer_);
+    return true;
+  }
+
+  void finish_complete(const Generation& generation) override {
+    if (usage_sent_) {
+      Finish(grpc::Status::OK);
+      return;
+    }
+    Chunk chunk = next_chunk(generation);
+    fill_usage(generation.usage(), *chunk.mutable_usage());
+    buffer_ = serialize_message(chunk);
+    StartWriteAndFinish(&buffer_, grpc::WriteOptions(), grpc::Status::OK);
+  }
+
+  void finish_failed(const grpc::Status& status) override { Finish(status); }
+
+  Chunk next_chunk(const Generation& generation) {
+    Chunk chunk;
+    fill_head(head_, chunk);
+    if (!std::exchange(first_sent_, true))
+      fill_prompt_token_ids(generation.prompt_token_ids(), chunk);
+    return chunk;
+  }
+
+  const AnswerHead head_;
+  grpc::ByteBuffer buffer_;  // of the write in flight
+  bool first_sent_ = false;
+  bool usage_sent_ = false;
+};
+
+}  // namespace kvasir::server

@@ -1,0 +1,120 @@
+#include "server/grpc/grpc_server.h"
+
+#include "server/grpc/call_limits.h"
+#include "server/grpc/health_service.h"
+#include "server/grpc/inference_service.h"
+
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/resource_quota.h>
+
+#include <chrono>
+#include <stdexcept>
+#include <utility>
+
+namespace kvasir::server {
+namespace {
+
+constexpr int kSecondMs = 1'000;
+constexpr int kMinuteMs = 60 * kSecondMs;
+constexpr std::uint32_t kMaxLiveCalls =
+    1024;                        // over all connections, as the HTTP door's connections
+constexpr int kMaxThreads = 32;  // of gRPC's own: a few for callbacks, the rest bounds reflection
+
+void apply_settings(const GrpcOptions& options, grpc::ServerBuilder& builder) {
+  builder.SetMaxReceiveMessageSize(static_cast<int>(options.max_receive_bytes));
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS,
+                             static_cast<int>(options.max_concurrent_streams));
+  builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE,
+                             static_cast<int>(options.max_metadata_bytes));
+  // Without this a second daemon on the same port would share its connections instead of failing to
+  // start.
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  // Clients may ping every 10 s, also while idle; one that pings faster is sent away after two
+  // strikes.
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10 * kSecondMs);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 2);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  // Our own pings find connections whose peer is gone without a FIN.
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kMinuteMs);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 20 * kSecondMs);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 10 * kSecondMs);
+  // Connections are asked to go now and then, so that clients spread again over servers; calls may
+  // end first.
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS, 60 * kMinuteMs);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, 60 * kMinuteMs);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, 10 * kMinuteMs);
+  // Never inflate: the size limit is of the compressed message, and a few KiB can become gigabytes.
+  builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
+  builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
+  grpc::ResourceQuota quota("kvasir");
+  quota.SetMaxThreads(kMaxThreads);
+  builder.SetResourceQuota(quota);
+}
+
+}  // namespace
+
+struct GrpcServer::Impl {
+  explicit Impl(GenerateService& generate_service) : service(generate_service) {}
+
+  GenerateService& service;
+  std::shared_ptr<CallWorkers> workers = std::make_shared<CallWorkers>();
+  std::shared_ptr<CallLimits> limits;
+  std::unique_ptr<grpc::Service> inference;
+  HealthService health;
+  std::unique_ptr<grpc::Server> server;  // destroyed first: it refers to the services
+  int port = 0;
+};
+
+GrpcServer::GrpcServer(const GrpcOptions& options, GenerateService& service)
+    : impl_(std::make_unique<Impl>(service)) {
+  static const bool reflection_added = [] {
+    grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+    return true;
+  }();
+  static_cast<void>(reflection_added);
+  impl_->limits =
+      std::make_shared<CallLimits>(CallBounds{options.max_concurrent_streams, kMaxLiveCalls});
+  impl_->inference = make_inference_service(service, impl_->workers, impl_->limits);
+  publish_readiness();
+
+  grpc::ServerBuilder builder;
+  apply_settings(options, builder);
+  const bool is_ipv6 = options.host.find(':') != std::string::npos && options.host.front() != '[';
+  const std::string host = is_ipv6 ? "[" + options.host + "]" : options.host;
+  const std::string address = host + ":" + std::to_string(options.port);
+  builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &impl_->port);
+  builder.RegisterService(impl_->inference.get());
+  builder.RegisterService(&impl_->health);
+  impl_->server = builder.BuildAndStart();
+  if (impl_->server == nullptr || impl_->port == 0) {
+    throw std::runtime_error("gRPC: cannot listen on " + address +
+                             " (in use, or no address of this machine)");
+  }
+}
+
+GrpcServer::~GrpcServer() { stop(); }
+
+std::uint16_t GrpcServer::port() const { return static_cast<std::uint16_t>(impl_->port); }
+
+void GrpcServer::publish_readiness() {
+  impl_->health.set_serving(impl_->service.readiness() == Readiness::kReady);
+}
+
+std::uint32_t GrpcServer::live_calls() const { return impl_->limits->live(); }
+
+void GrpcServer::stop() {
+  if (impl_->server != nullptr) {
+    impl_->health.shut_down();
+    // A deadline of now cancels every live call; their reactors finish, and Wait() returns when all
+    // are done.
+    impl_->server->Shutdown(std::chrono::system_clock::now());
+    impl_->server->Wait();
+    impl_->server.reset();
+  }
+  impl_->workers->prepare.stop();
+  impl_->workers->pump.stop();
+}
+
+}  // namespace kvasir::server

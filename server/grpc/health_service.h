@@ -1,0 +1,36 @@
+// grpc.health.v1.Health for the server as a whole and each of its services, from one readiness.
+#pragma once
+
+#include "grpc/health/v1/health.grpc.pb.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <list>
+#include <mutex>
+
+namespace kvasir::server {
+
+class HealthService final : public grpc::health::v1::Health::CallbackService {
+ public:
+  /// Tells all watchers when it changed. Any thread.
+  void set_serving(bool serving);
+  /// Ends the watches with a status; later ones end at once.
+  void shut_down();
+
+  grpc::ServerUnaryReactor* Check(grpc::CallbackServerContext* context,
+                                  const grpc::health::v1::HealthCheckRequest* request,
+                                  grpc::health::v1::HealthCheckResponse* response) override;
+  grpc::ServerWriteReactor<grpc::health::v1::HealthCheckResponse>* Watch(
+      grpc::CallbackServerContext* context,
+      const grpc::health::v1::HealthCheckRequest* request) override;
+
+ private:
+  class Watcher;
+
+  std::mutex mutex_;  // guards what follows, and the watchers' state
+  bool serving_ = false;
+  bool shut_down_ = false;
+  std::list<Watcher*> watchers_;
+};
+
+}  // namespace kvasir::server

@@ -1,0 +1,258 @@
+#include "server/grpc/inference_service.h"
+
+#include "core/rng.h"
+#include "kvasir/v1/inference.grpc.pb.h"
+#include "server/grpc/convert.h"
+#include "server/grpc/wire.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <string>
+#include <utility>
+
+namespace kvasir::server {
+namespace {
+
+using grpc::ByteBuffer;
+using grpc::CallbackServerContext;
+using grpc::ServerUnaryReactor;
+using StreamReactor = grpc::ServerWriteReactor<ByteBuffer>;
+
+template <class Base>
+using RawComplete = v1::Inference::WithRawCallbackMethod_Complete<Base>;
+template <class Base>
+using RawCompleteStream = v1::Inference::WithRawCallbackMethod_CompleteStream<Base>;
+template <class Base>
+using RawChat = v1::Inference::WithRawCallbackMethod_Chat<Base>;
+template <class Base>
+using RawChatStream = v1::Inference::WithRawCallbackMethod_ChatStream<Base>;
+template <class Base>
+using RawTokenize = v1::Inference::WithRawCallbackMethod_Tokenize<Base>;
+template <class Base>
+using RawDetokenize = v1::Inference::WithRawCallbackMethod_Detokenize<Base>;
+template <class Base>
+using RawListModels = v1::Inference::WithRawCallbackMethod_ListModels<Base>;
+template <class Base>
+using RawGetStatus = v1::Inference::WithRawCallbackMethod_GetStatus<Base>;
+using RawInference = RawComplete<RawCompleteStream<RawChat<RawChatStream<
+    RawTokenize<RawDetokenize<RawListModels<RawGetStatus<v1::Inference::Service>>>>>>>>;
+
+/// A stream that never was: it ends with a status at once.
+class RefusedStream final : public StreamReactor {
+ public:
+  explicit RefusedStream(const grpc::Status& status) { Finish(status); }
+  void OnDone() override { delete this; }
+};
+
+/// Runs a function on the prepare thread and answers with what it returns.
+class PreparedCall final : public ServerUnaryReactor,
+                           public std::enable_shared_from_this<PreparedCall> {
+ public:
+  explicit PreparedCall(std::unique_ptr<CallLimits::Ticket> ticket) : ticket_(std::move(ticket)) {}
+
+  template <typename Function>
+  void begin(Worker& prepare, Function function) {
+    self_ = shared_from_this();
+    prepare.post([this, keep = self_, function = std::move(function)] {
+      if (cancelled_.load()) {
+        Finish(status_of({ErrorCode::kCancelled, "the call was cancelled", ""}));
+        return;
+      }
+      const Result<void> done = function();
+      Finish(done ? grpc::Status::OK : status_of(done.error()));
+    });
+  }
+  void OnCancel() override { cancelled_.store(true); }
+  void OnDone() override {
+    ticket_.reset();
+    const std::shared_ptr<PreparedCall> last = std::move(self_);
+  }
+
+ private:
+  std::unique_ptr<CallLimits::Ticket> ticket_;
+  std::shared_ptr<PreparedCall> self_;
+  std::atomic<bool> cancelled_{false};
+};
+
+/// The nearer of the request's own timeout and the call's deadline. A timeout out of range is left
+/// for the validator.
+void limit_timeout(std::optional<std::int64_t> remaining_ms, GenerateFields& fields) {
+  if (!remaining_ms) return;
+  if (!fields.timeout_ms || *fields.timeout_ms > *remaining_ms) fields.timeout_ms = remaining_ms;
+}
+
+std::int64_t unix_seconds() {
+  return std::chrono::duration_cast<std::chrono::seconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+class InferenceService final : public RawInference {
+ public:
+  InferenceService(GenerateService& service, std::shared_ptr<CallWorkers> workers,
+                   std::shared_ptr<CallLimits> limits)
+      : service_(service), workers_(std::move(workers)), limits_(std::move(limits)) {}
+
+  ServerUnaryReactor* Complete(CallbackServerContext* context, const ByteBuffer* request,
+                               ByteBuffer* out) override {
+    return unary<v1::CompleteResponse>(*context, start_complete(*request, false), "cmpl-", *out);
+  }
+  StreamReactor* CompleteStream(CallbackServerContext* context,
+                                const ByteBuffer* request) override {
+    return stream<v1::CompleteChunk>(*context, start_complete(*request, true), "cmpl-");
+  }
+  ServerUnaryReactor* Chat(CallbackServerContext* context, const ByteBuffer* request,
+                           ByteBuffer* out) override {
+    return unary<v1::ChatResponse>(*context, start_chat(*request, false), "chatcmpl-", *out);
+  }
+  StreamReactor* ChatStream(CallbackServerContext* context, const ByteBuffer* request) override {
+    return stream<v1::ChatChunk>(*context, start_chat(*request, true), "chatcmpl-");
+  }
+
+  ServerUnaryReactor* Tokenize(CallbackServerContext* context, const ByteBuffer* request,
+                               ByteBuffer* out) override {
+    return prepared(*context, [this, message = *request, out] { return tokenize(message, *out); });
+  }
+  ServerUnaryReactor* Detokenize(CallbackServerContext* context, const ByteBuffer* request,
+                                 ByteBuffer* out) override {
+    return prepared(*context,
+                    [this, message = *request, out] { return detokenize(message, *out); });
+  }
+
+  // These two look at ready facts only, so they answer at once, however much there is to tokenise.
+  ServerUnaryReactor* ListModels(CallbackServerContext* context, const ByteBuffer* request,
+                                 ByteBuffer* out) override {
+    v1::ListModelsRequest message;
+    const Result<void> parsed = parse_message(*request, message);
+    if (parsed) *out = serialize_message(models_message(service_.model()));
+    return answered(*context, parsed);
+  }
+  ServerUnaryReactor* GetStatus(CallbackServerContext* context, const ByteBuffer* request,
+                                ByteBuffer* out) override {
+    v1::GetStatusRequest message;
+    const Result<void> parsed = parse_message(*request, message);
+    if (parsed) *out = serialize_message(status_message(service_));
+    return answered(*context, parsed);
+  }
+
+ private:
+  StartFunction start_complete(const ByteBuffer& request, bool streaming) {
+    return [this, request, streaming](std::optional<std::int64_t> remaining_ms,
+                                      WakeFunction wake) -> Result<std::shared_ptr<Generation>> {
+      v1::CompleteRequest message;
+      if (Result<void> parsed = parse_message(request, message); !parsed)
+        return tl::unexpected(parsed.error());
+      Result<CompletionFields> fields = completion_fields(message);
+      if (!fields) return tl::unexpected(fields.error());
+      fields->stream = streaming;
+      limit_timeout(remaining_ms, *fields);
+      return service_.complete(*fields, std::move(wake));
+    };
+  }
+
+  StartFunction start_chat(const ByteBuffer& request, bool streaming) {
+    return [this, request, streaming](std::optional<std::int64_t> remaining_ms,
+                                      WakeFunction wake) -> Result<std::shared_ptr<Generation>> {
+      v1::ChatRequest message;
+      if (Result<void> parsed = parse_message(request, message); !parsed)
+        return tl::unexpected(parsed.error());
+      Result<ChatFields> fields = chat_fields(message);
+      if (!fields) return tl::unexpected(fields.error());
+      fields->stream = streaming;
+      limit_timeout(remaining_ms, *fields);
+      return service_.chat(*fields, std::move(wake));
+    };
+  }
+
+  template <typename Response>
+  ServerUnaryReactor* unary(CallbackServerContext& context, StartFunction start,
+                            const char* id_prefix, ByteBuffer& out) {
+    Result<std::unique_ptr<CallLimits::Ticket>> ticket = limits_->enter(context.peer());
+    if (!ticket) return answered(context, tl::unexpected(ticket.error()));
+    const auto call = std::make_shared<UnaryGenerateCall<Response>>(
+        context, workers_, std::move(*ticket), answer_head(id_prefix), out);
+    call->begin(std::move(start));
+    return call.get();
+  }
+
+  template <typename Chunk>
+  StreamReactor* stream(CallbackServerContext& context, StartFunction start,
+                        const char* id_prefix) {
+    Result<std::unique_ptr<CallLimits::Ticket>> ticket = limits_->enter(context.peer());
+    if (!ticket) return new RefusedStream(status_of(ticket.error()));
+    const auto call = std::make_shared<StreamGenerateCall<Chunk>>(
+        context, workers_, std::move(*ticket), answer_head(id_prefix));
+    call->begin(std::move(start));
+    return call.get();
+  }
+
+  template <typename Function>
+  ServerUnaryReactor* prepared(CallbackServerContext& context, Function function) {
+    Result<std::unique_ptr<CallLimits::Ticket>> ticket = limits_->enter(context.peer());
+    if (!ticket) return answered(context, tl::unexpected(ticket.error()));
+    const auto call = std::make_shared<PreparedCall>(std::move(*ticket));
+    call->begin(workers_->prepare, std::move(function));
+    return call.get();
+  }
+
+  static ServerUnaryReactor* answered(CallbackServerContext& context, const Result<void>& result) {
+    ServerUnaryReactor* reactor = context.DefaultReactor();
+    reactor->Finish(result ? grpc::Status::OK : status_of(result.error()));
+    return reactor;
+  }
+
+  Result<void> tokenize(const ByteBuffer& request, ByteBuffer& out) const {
+    v1::TokenizeRequest message;
+    if (Result<void> parsed = parse_message(request, message); !parsed) return parsed;
+    const Result<TokenizeFields> fields = tokenize_fields(message);
+    if (!fields) return tl::unexpected(fields.error());
+    const Result<std::vector<TokenId>> tokens = service_.tokenize(*fields);
+    if (!tokens) return tl::unexpected(tokens.error());
+    v1::TokenizeResponse response;
+    response.mutable_tokens()->Add(tokens->begin(), tokens->end());
+    response.set_count(tokens->size());
+    response.set_max_model_len(service_.model().context_tokens);
+    out = serialize_message(response);
+    return {};
+  }
+
+  Result<void> detokenize(const ByteBuffer& request, ByteBuffer& out) const {
+    v1::DetokenizeRequest message;
+    if (Result<void> parsed = parse_message(request, message); !parsed) return parsed;
+    Result<std::string> text = service_.detokenize(detokenize_fields(message));
+    if (!text) return tl::unexpected(text.error());
+    v1::DetokenizeResponse response;
+    response.set_prompt(std::move(*text));
+    out = serialize_message(response);
+    return {};
+  }
+
+  AnswerHead answer_head(const char* id_prefix) {
+    const ModelInfo& model = service_.model();
+    // Mixed with the start time, so that ids differ between runs of the daemon.
+    const std::uint64_t number =
+        mix64(static_cast<std::uint64_t>(model.created_unix)) ^ mix64(++num_answers_);
+    std::array<char, 17> digits{};
+    std::snprintf(digits.data(), digits.size(), "%016llx", static_cast<unsigned long long>(number));
+    return {id_prefix + std::string(digits.data()), unix_seconds(), model.served_name,
+            model.system_fingerprint};
+  }
+
+  GenerateService& service_;
+  const std::shared_ptr<CallWorkers> workers_;
+  const std::shared_ptr<CallLimits> limits_;
+  std::atomic<std::uint64_t> num_answers_{0};
+};
+
+}  // namespace
+
+std::unique_ptr<grpc::Service> make_inference_service(GenerateService& service,
+                                                      std::shared_ptr<CallWorkers> workers,
+                                                      std::shared_ptr<CallLimits> limits) {
+  return std::make_unique<InferenceService>(service, std::move(workers), std::move(limits));
+}
+
+}  // namespace kvasir::server

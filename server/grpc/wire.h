@@ -1,0 +1,27 @@
+// Messages to gRPC's byte buffers and back, and errors to statuses. The service's methods are raw,
+// because gRPC's callback API answers UNIMPLEMENTED to a message that does not parse, and that is
+// INVALID_ARGUMENT.
+#pragma once
+
+#include "core/result.h"
+
+#include <google/protobuf/message.h>
+#include <grpcpp/support/byte_buffer.h>
+#include <grpcpp/support/status.h>
+
+namespace kvasir::server {
+
+/// Errors: kInvalidValue when there is no message, it is damaged, holds ill-formed UTF-8 in a
+/// string field, or has more than kMaxFields fields at its top level (2 bytes of wire can cost 50
+/// bytes of memory).
+[[nodiscard]] Result<void> parse_message(const grpc::ByteBuffer& buffer,
+                                         google::protobuf::Message& message);
+inline constexpr int kMaxFields = 200'000;
+
+[[nodiscard]] grpc::ByteBuffer serialize_message(const google::protobuf::Message& message);
+
+/// With a google.rpc.Status in the details: ErrorInfo always, BadRequest when a field is at fault,
+/// RetryInfo when trying again makes sense.
+[[nodiscard]] grpc::Status status_of(const Error& error);
+
+}  // namespace kvasir::server
