@@ -1,0 +1,72 @@
+// Every check here stands for bytes that a real executor would have read or overwritten.
+#include "tests/sim/shadow_executor.h"
+
+#include "core/check.h"
+#include "tests/sim/toy_model.h"
+
+namespace kvasir::sim {
+
+ShadowExecutor::ShadowExecutor(const kvcache::KvCacheManager& kv)
+    : kv_(kv),
+      block_tokens_(kv.geometry().block_tokens),
+      slots_(std::size_t{kv.num_blocks()} * block_tokens_, 0) {}
+
+StepResult ShadowExecutor::execute(const StepPlan& plan, const scheduler::SchedulerState& state) {
+  StepResult result;
+  for (const Chunk& chunk : plan.chunks) {
+    const scheduler::Sequence* const sequence = state.find(chunk.sequence);
+    KVASIR_CHECK(sequence != nullptr, "sequence " << value_of(chunk.sequence) << " has gone");
+    const std::span<const BlockId> table = kv_.block_table(chunk.sequence);
+    const Prefix& prefix = prefix_of(*sequence);
+    check_may_write(chunk, table);
+
+    const std::uint32_t end = chunk.first_position + chunk.num_tokens;
+    for (std::uint32_t p = 0; p < chunk.first_position; ++p) {
+      KVASIR_CHECK(slot(table, p) == prefix[p + 1],
+                   "sequence " << value_of(chunk.sequence) << " finds another's value at " << p);
+    }
+    for (std::uint32_t p = chunk.first_position; p < end; ++p) slot(table, p) = prefix[p + 1];
+    if (chunk.first_logits_row == chunk.num_tokens) continue;
+    KVASIR_CHECK(end == sequence->num_tokens(), "only the last known token's row is sampled");
+    SampledToken& sampled = result.sampled.emplace_back();
+    sampled.sequence = chunk.sequence;
+    sampled.token = next_token(slot(table, end - 1), sequence->request->sampling);
+  }
+  return result;
+}
+
+void ShadowExecutor::execute_and_fail(const StepPlan& plan) {
+  for (const Chunk& chunk : plan.chunks) {
+    const std::span<const BlockId> table = kv_.block_table(chunk.sequence);
+    check_may_write(chunk, table);
+    for (std::uint32_t i = 0; i < chunk.num_tokens; ++i)
+      slot(table, chunk.first_position + i) = 0xbad;
+  }
+}
+
+std::uint64_t& ShadowExecutor::slot(std::span<const BlockId> table, std::uint32_t position) {
+  const std::size_t block = value_of(table[position / block_tokens_]);
+  return slots_[block * block_tokens_ + position % block_tokens_];
+}
+
+const ShadowExecutor::Prefix& ShadowExecutor::prefix_of(const scheduler::Sequence& sequence) {
+  Prefix& prefix = prefixes_[sequence.id];
+  if (prefix.empty()) prefix.push_back(empty_prefix(sequence.request->cache_salt));
+  while (prefix.size() <= sequence.tokens.size()) {
+    prefix.push_back(extend_prefix(prefix.back(), sequence.tokens[prefix.size() - 1]));
+  }
+  return prefix;
+}
+
+void ShadowExecutor::check_may_write(const Chunk& chunk, std::span<const BlockId> table) const {
+  const std::uint32_t end = chunk.first_position + chunk.num_tokens;
+  KVASIR_CHECK(table.size() == kv_.geometry().blocks_for(end), table.size()
+                                                                   << " blocks for " << end);
+  for (std::uint32_t p = chunk.first_position; p < end; ++p) {
+    const BlockId block = table[p / block_tokens_];
+    KVASIR_CHECK(kv_.references(block) == 1, "block " << value_of(block) << " is shared");
+    KVASIR_CHECK(!kv_.is_published(block), "block " << value_of(block) << " is published");
+  }
+}
+
+}  // namespace kvasir::sim

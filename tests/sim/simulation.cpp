@@ -1,0 +1,245 @@
+// Read step() first: it is the engine's loop with a check between any two of its verbs.
+#include "tests/sim/simulation.h"
+
+#include "core/check.h"
+#include "scheduler/plan_text.h"
+#include "scheduler/service_order.h"
+#include "tests/sim/toy_model.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace kvasir::sim {
+namespace {
+
+/// The O(blocks) check runs every so many steps, and always when something ends the simulation.
+constexpr std::uint64_t kIntegritySteps = 16;
+constexpr std::uint64_t kPuritySteps = 64;
+
+}  // namespace
+
+Tally& Tally::operator+=(const Tally& other) {
+  steps += other.steps;
+  submitted += other.submitted;
+  finished_stop += other.finished_stop;
+  finished_length += other.finished_length;
+  cancelled += other.cancelled;
+  past_deadline += other.past_deadline;
+  too_long += other.too_long;
+  failed += other.failed;
+  preemptions += other.preemptions;
+  reserved_admissions += other.reserved_admissions;
+  prefix_hit_tokens += other.prefix_hit_tokens;
+  computed_tokens += other.computed_tokens;
+  recomputed_tokens += other.recomputed_tokens;
+  longest_stay_steps = std::max(longest_stay_steps, other.longest_stay_steps);
+  return *this;
+}
+
+Simulation::Simulation(std::uint64_t seed)
+    : scenario_(make_scenario(seed)),
+      random_(mix64(seed) + 1),
+      requests_(scenario_, random_),
+      kv_(scenario_.cache),
+      executor_(kv_) {}
+
+Tally Simulation::run(std::uint64_t load_steps) {
+  while (tally_.steps < load_steps) {
+    arrive();
+    cancel_some();
+    if (state_.empty()) {
+      clock_.advance(std::chrono::milliseconds(1));
+    } else {
+      step();
+    }
+  }
+  if (scenario_.ends_with_cancel_of_all) cancel_all();
+  while (!state_.empty()) step();
+
+  KVASIR_CHECK(live_.empty(), live_.size() << " sequences never finished");
+  kv_.check_integrity();
+  KVASIR_CHECK(kv_.num_free_blocks() == kv_.num_blocks(), kv_.num_live_blocks()
+                                                              << " never came home");
+  KVASIR_CHECK(kv_.num_sequences() == 0);
+  const std::uint64_t ended = tally_.finished_stop + tally_.finished_length + tally_.cancelled +
+                              tally_.past_deadline + tally_.too_long + tally_.failed;
+  KVASIR_CHECK(ended == tally_.submitted, ended << " ended of " << tally_.submitted);
+  tally_.preemptions = state_.totals.preemptions;
+  tally_.prefix_hit_tokens = state_.totals.prefix_hit_tokens;
+  tally_.computed_tokens = state_.totals.computed_tokens;
+  tally_.recomputed_tokens = state_.totals.recomputed_tokens;
+  return tally_;
+}
+
+void Simulation::arrive() {
+  if (!random_.chance(scenario_.arrival_chance)) return;
+  const std::uint32_t burst = random_.between(1, scenario_.largest_burst);
+  for (std::uint32_t i = 0; i < burst && live_.size() < scenario_.max_live; ++i) {
+    for (std::shared_ptr<const Request>& request : requests_.make(clock_.now())) {
+      const SequenceId id{++last_id_};
+      live_[id] = {
+          .num_events = 0, .submitted_at_step = tally_.steps, .progressed_at_step = tally_.steps};
+      scheduler::submit(state_, kv_, scenario_.limits, {id, std::move(request)}, clock_.now());
+      ++tally_.submitted;
+    }
+  }
+}
+
+void Simulation::cancel_some() {
+  if (last_id_ == 0 || !random_.chance(scenario_.cancel_chance)) return;
+  // Among the latest ids, so that waiting, running, preempted and finished ones are all hit.
+  const std::uint64_t span = std::min<std::uint64_t>(last_id_, scenario_.max_live * 2ULL);
+  const SequenceId id{last_id_ - random_.next() % span};
+  const std::uint32_t held = kv_.blocks_freed_by_evicting(id);
+  const std::uint32_t free_before = kv_.num_free_blocks();
+  const auto removed = scheduler::remove(state_, kv_, id);
+  KVASIR_CHECK(removed.has_value() == live_.contains(id), "sequence " << value_of(id));
+  KVASIR_CHECK(kv_.num_free_blocks() == free_before + held, "a cancelled sequence keeps blocks");
+  KVASIR_CHECK(kv_.blocks_held(id) == 0);
+  if (!removed) return;
+  ++tally_.cancelled;
+  count_end(id);
+}
+
+void Simulation::cancel_all() {
+  while (!state_.empty()) {
+    const SequenceId id = state_.running.empty() ? state_.waiting[0].id : state_.running[0].id;
+    KVASIR_CHECK(scheduler::remove(state_, kv_, id).has_value());
+    ++tally_.cancelled;
+    count_end(id);
+  }
+}
+
+void Simulation::step() {
+  ++tally_.steps;
+  const StepPlan plan = scheduler::plan(state_, kv_, scenario_.limits, clock_.now());
+  check_plan(plan);
+  for (const scheduler::Finish& rejected : scheduler::apply(plan, state_, kv_, clock_.now())) {
+    finish(rejected);
+  }
+  check_counts(plan);
+  clock_.advance(std::chrono::milliseconds(random_.between(1, 20)));
+  if (!plan.chunks.empty() && random_.chance(scenario_.failure_chance)) {
+    executor_.execute_and_fail(plan);
+    const Error error{ErrorCode::kInternal, "scripted failure", ""};
+    for (const scheduler::Finish& failed : scheduler::fail_step(plan, error, state_, kv_))
+      finish(failed);
+  } else {
+    StepResult result = executor_.execute(plan, state_);
+    deliver(scheduler::absorb(plan, std::move(result), state_, kv_, clock_.now()));
+  }
+  check_progress(plan);
+  if (tally_.steps % kIntegritySteps == 0) kv_.check_integrity();
+}
+
+void Simulation::check_plan(const StepPlan& plan) const {
+  std::uint64_t num_tokens = 0;
+  for (const Chunk& chunk : plan.chunks) {
+    KVASIR_CHECK(chunk.num_tokens >= 1);
+    num_tokens += chunk.num_tokens;
+  }
+  KVASIR_CHECK(num_tokens <= scenario_.limits.max_step_tokens, num_tokens << " tokens in a step");
+  KVASIR_CHECK(plan.preempt.empty() || plan.admit.empty(), "a step that preempts admits nothing");
+  for (const SequenceId id : plan.preempt) {
+    KVASIR_CHECK(id != state_.running[0].id, "the first of the running is preempted");
+    KVASIR_CHECK(!state_.find(id)->immune, "an immune sequence is preempted");
+  }
+  KVASIR_CHECK(std::ranges::is_sorted(state_.running, scheduler::running_before));
+  KVASIR_CHECK(std::ranges::is_sorted(state_.waiting, scheduler::waiting_before));
+  if (tally_.steps % kPuritySteps != 0) return;
+  const scheduler::SchedulerState copy = state_;
+  KVASIR_CHECK(scheduler::plan(copy, kv_, scenario_.limits, clock_.now()) == plan,
+               "plan is not pure");
+}
+
+void Simulation::check_counts(const StepPlan& plan) const {
+  KVASIR_CHECK(state_.running.size() <= scenario_.limits.max_sequences, state_.running.size()
+                                                                            << " run");
+  KVASIR_CHECK(kv_.num_sequences() == state_.running.size(), "only the running hold blocks");
+  KVASIR_CHECK(kv_.num_live_blocks() <= kv_.num_blocks());
+  KVASIR_CHECK(state_.empty() || !plan.empty(), "a step does nothing though sequences live\n"
+                                                    << scheduler::to_text(state_));
+}
+
+/// A sequence may wait while older and more important ones are served, but not for ever. The bound
+/// is what all that can be ahead of it could need, computed one token at a time, plus the time
+/// after which age alone puts it first.
+void Simulation::check_progress(const StepPlan& plan) {
+  for (const Chunk& chunk : plan.chunks) {
+    const auto found = live_.find(chunk.sequence);
+    if (found != live_.end()) found->second.progressed_at_step = tally_.steps;
+  }
+  const std::uint64_t longest = scenario_.longest_prompt + scenario_.most_new_tokens;
+  const std::uint64_t ahead = (scenario_.max_live + 5) * longest;
+  const std::uint64_t bound =
+      34 * scheduler::kAgingSteps + ahead * (1 + scenario_.limits.preemptions_before_reserve);
+  if (tally_.steps % kPuritySteps != 0) return;
+  for (const auto& [id, live] : live_) {
+    KVASIR_CHECK(tally_.steps - live.progressed_at_step <= bound,
+                 "sequence " << value_of(id) << " starves\n"
+                             << scheduler::to_text(state_));
+  }
+}
+
+void Simulation::deliver(const scheduler::StepEvents& events) {
+  for (const SampledToken& token : events.tokens) {
+    const auto found = live_.find(token.sequence);
+    KVASIR_CHECK(found != live_.end(), "a token after the end of " << value_of(token.sequence));
+    ++found->second.num_events;
+  }
+  for (const scheduler::Finish& ended : events.finishes) finish(ended);
+}
+
+void Simulation::finish(const scheduler::Finish& finish) {
+  const scheduler::Sequence& sequence = finish.sequence;
+  KVASIR_CHECK(state_.find(sequence.id) == nullptr);
+  KVASIR_CHECK(kv_.blocks_held(sequence.id) == 0);
+  const auto found = live_.find(sequence.id);
+  KVASIR_CHECK(found != live_.end(), "sequence " << value_of(sequence.id) << " finishes twice");
+  KVASIR_CHECK(found->second.num_events == sequence.num_generated(), "tokens are lost");
+  switch (finish.reason) {
+    case FinishReason::kStop:
+      ++tally_.finished_stop;
+      check_answer(finish);
+      break;
+    case FinishReason::kLength:
+      ++tally_.finished_length;
+      check_answer(finish);
+      break;
+    case FinishReason::kCancelled:
+    case FinishReason::kError:
+      KVASIR_CHECK(finish.error.has_value());
+      tally_.past_deadline += finish.error->code == ErrorCode::kDeadlineExceeded ? 1 : 0;
+      tally_.too_long += finish.error->code == ErrorCode::kContextLengthExceeded ? 1 : 0;
+      tally_.failed += finish.error->code == ErrorCode::kInternal ? 1 : 0;
+      break;
+  }
+  tally_.reserved_admissions += sequence.immune ? 1 : 0;
+  count_end(sequence.id);
+}
+
+void Simulation::check_answer(const scheduler::Finish& finish) const {
+  const scheduler::Sequence& sequence = finish.sequence;
+  const std::vector<TokenId> alone = generate_alone(*sequence.request, sequence.max_total_tokens);
+  const auto generated = std::span(sequence.tokens).subspan(sequence.num_prompt_tokens);
+  KVASIR_CHECK(std::ranges::equal(generated, alone), "another answer than alone");
+
+  const scheduler::Usage usage = scheduler::usage_of(sequence, clock_.now());
+  KVASIR_CHECK(usage.completion_tokens == alone.size());
+  KVASIR_CHECK(usage.cached_tokens < usage.prompt_tokens);
+  if (usage.preemptions > 0) return;
+  // The last token is never computed, and nothing is computed twice.
+  KVASIR_CHECK(usage.cached_tokens + usage.computed_tokens == sequence.num_tokens() - 1);
+  KVASIR_CHECK(usage.recomputed_tokens == 0);
+}
+
+void Simulation::count_end(SequenceId id) {
+  const auto found = live_.find(id);
+  KVASIR_CHECK(found != live_.end());
+  const std::uint64_t stay = tally_.steps - found->second.submitted_at_step;
+  tally_.longest_stay_steps = std::max(tally_.longest_stay_steps, stay);
+  live_.erase(found);
+  executor_.forget(id);
+}
+
+}  // namespace kvasir::sim

@@ -1,0 +1,81 @@
+// The engine's loop under a virtual clock: real planner, real books, shadow executor. It checks the
+// invariants of docs/ARCHITECTURE.md after every step and aborts with a message at the first that
+// does not hold.
+#pragma once
+
+#include "core/clock.h"
+#include "kvcache/kv_cache_manager.h"
+#include "scheduler/absorb.h"
+#include "scheduler/apply.h"
+#include "scheduler/plan.h"
+#include "scheduler/scheduler_state.h"
+#include "tests/sim/random.h"
+#include "tests/sim/shadow_executor.h"
+#include "tests/sim/workload.h"
+
+#include <cstdint>
+#include <unordered_map>
+
+namespace kvasir::sim {
+
+/// What happened, so that a test can see that the hard cases did occur.
+struct Tally {
+  std::uint64_t steps = 0;
+  std::uint64_t submitted = 0;
+  std::uint64_t finished_stop = 0;
+  std::uint64_t finished_length = 0;
+  std::uint64_t cancelled = 0;
+  std::uint64_t past_deadline = 0;
+  std::uint64_t too_long = 0;
+  std::uint64_t failed = 0;
+  std::uint64_t preemptions = 0;
+  std::uint64_t reserved_admissions = 0;
+  std::uint64_t prefix_hit_tokens = 0;
+  std::uint64_t computed_tokens = 0;
+  std::uint64_t recomputed_tokens = 0;
+  std::uint64_t longest_stay_steps = 0;  // of one sequence, from submission to finish
+
+  Tally& operator+=(const Tally& other);
+};
+
+class Simulation {
+ public:
+  explicit Simulation(std::uint64_t seed);
+  Simulation(const Simulation&) = delete;
+  Simulation& operator=(const Simulation&) = delete;
+
+  /// `load_steps` with arrivals, then none until everything has ended.
+  [[nodiscard]] Tally run(std::uint64_t load_steps);
+
+ private:
+  struct Live {
+    std::uint32_t num_events = 0;
+    std::uint64_t submitted_at_step = 0;
+    std::uint64_t progressed_at_step = 0;
+  };
+  void arrive();
+  void cancel_some();
+  void cancel_all();
+  void step();
+  void check_plan(const StepPlan& plan) const;
+  void check_counts(const StepPlan& plan) const;
+  void check_progress(const StepPlan& plan);
+  void deliver(const scheduler::StepEvents& events);
+  void finish(const scheduler::Finish& finish);
+  void check_answer(const scheduler::Finish& finish) const;
+  void count_end(SequenceId id);
+
+  Scenario scenario_;
+  Random random_;
+  RequestMaker requests_;
+  VirtualClock clock_;
+  kvcache::KvCacheManager kv_;
+  ShadowExecutor executor_;
+  scheduler::SchedulerState state_;
+  std::unordered_map<SequenceId, Live> live_;
+  std::uint64_t last_id_ = 0;
+  std::uint64_t finished_at_step_ = 0;
+  Tally tally_;
+};
+
+}  // namespace kvasir::sim
