@@ -1,0 +1,78 @@
+// The arena's tiles: aligned, disjoint, and together exactly the budget that was asked for.
+#include "kvcache/kv_storage.h"
+
+#include "tests/kvcache/aborts.h"
+#include "tests/support/catch.h"
+
+#include <cstring>
+#include <set>
+
+namespace kvasir::kvcache {
+namespace {
+
+KvGeometry small(KvType type, std::uint32_t head_dim) {
+  return {
+      .groups = {{.num_layers = 3, .num_kv_heads = 2, .head_dim = head_dim, .window_tokens = 0}},
+      .type = type,
+      .block_tokens = 16};
+}
+
+}  // namespace
+
+TEST_CASE("KvStorage: tiles are aligned, do not overlap and fill the arena", "[kvcache]") {
+  const KvGeometry geometry =
+      GENERATE(small(KvType::kF16, 8), small(KvType::kF32, 64), small(KvType::kF16, 5));
+  constexpr std::uint32_t kBlocks = 7;
+  KvStorage storage(geometry, kBlocks);
+  CHECK(storage.num_blocks() == kBlocks);
+  CHECK(storage.size_bytes() == kBlocks * geometry.bytes_per_block());
+
+  std::set<const std::byte*> tiles;
+  for (std::uint32_t layer = 0; layer < 3; ++layer) {
+    for (std::uint32_t block = 0; block < kBlocks; ++block) {
+      for (std::uint32_t head = 0; head < 2; ++head) {
+        tiles.insert(storage.k_tile(layer, BlockId{block}, head));
+        tiles.insert(storage.v_tile(layer, BlockId{block}, head));
+      }
+    }
+  }
+  REQUIRE(tiles.size() == 3 * kBlocks * 2 * 2);
+  const std::uint64_t tile = geometry.tile_bytes(0);
+  const std::byte* expected = *tiles.begin();
+  for (const std::byte* const found : tiles) {
+    REQUIRE(found == expected);  // so the next begins where this one ends
+    REQUIRE(reinterpret_cast<std::uintptr_t>(found) % kTileAlignment == 0);
+    expected += tile;
+  }
+  CHECK(expected == *tiles.begin() + storage.size_bytes());
+}
+
+TEST_CASE("KvStorage: what is written to a tile is read from it, to its last byte", "[kvcache]") {
+  const KvGeometry geometry = small(KvType::kF16, 8);
+  KvStorage storage(geometry, 5);
+  const std::size_t tile = geometry.tile_bytes(0);
+  std::memset(storage.k_tile(0, BlockId{0}, 0), 1, tile);
+  std::memset(storage.v_tile(2, BlockId{4}, 1), 2, tile);
+  const KvStorage& reader = storage;
+  CHECK(reader.k_tile(0, BlockId{0}, 0)[tile - 1] == std::byte{1});
+  CHECK(reader.v_tile(2, BlockId{4}, 1)[tile - 1] == std::byte{2});
+  CHECK(reader.v_tile(0, BlockId{0}, 0)[0] == std::byte{0});
+}
+
+TEST_CASE("KvStorage: one block of a layer has its K heads side by side", "[kvcache]") {
+  const KvGeometry geometry = small(KvType::kF32, 64);
+  const KvStorage storage(geometry, 2);
+  const std::size_t tile = geometry.tile_bytes(0);
+  CHECK(storage.k_tile(1, BlockId{1}, 1) - storage.k_tile(1, BlockId{1}, 0) ==
+        static_cast<std::ptrdiff_t>(tile));
+  CHECK(storage.v_tile(1, BlockId{1}, 0) - storage.k_tile(1, BlockId{1}, 0) ==
+        static_cast<std::ptrdiff_t>(2 * tile));
+}
+
+TEST_CASE("KvStorage: several layer groups are refused until they are built", "[kvcache]") {
+  KvGeometry geometry = small(KvType::kF16, 8);
+  geometry.groups.push_back(geometry.groups[0]);
+  CHECK(testing::aborts([&] { KvStorage(geometry, 1); }));
+}
+
+}  // namespace kvasir::kvcache
