@@ -1,0 +1,83 @@
+// Drives a CpuExecutor as the engine would, but with schedules that a test chooses: which sequences
+// compute how many tokens in which step, in which physical blocks, and what was in the arena
+// before.
+#pragma once
+
+#include "core/request.h"
+#include "kvcache/kv_storage.h"
+#include "runtime/cpu_executor.h"
+#include "tests/runtime/decoder/test_models.h"
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+namespace kvasir::runtime::test {
+
+struct RunOptions {
+  Isa isa = Isa::kScalar;
+  kvcache::KvType kv_type = kvcache::KvType::kF32;
+  std::uint32_t num_threads = 1;
+  std::uint32_t block_tokens = 16;
+  std::uint32_t num_blocks = 64;
+  std::uint32_t max_step_tokens = 512;
+  std::uint32_t max_sequences = 8;
+};
+
+/// One sequence and everything it has yielded so far.
+struct TestSequence {
+  Request request;
+  std::vector<TokenId> tokens;  // prompt, then what was sampled
+  std::vector<BlockId> blocks;
+  std::uint32_t num_computed = 0;
+  bool keep_all_logits = false;
+  std::vector<std::vector<float>> logits;  // [position][vocab_size]; empty where not kept
+  std::vector<SampledToken> sampled;
+
+  [[nodiscard]] std::uint32_t num_pending() const {
+    return static_cast<std::uint32_t>(tokens.size()) - num_computed;
+  }
+};
+
+/// A sequence's chunk of one step: at most so many of the tokens it has not computed yet.
+struct ChunkOrder {
+  TestSequence* sequence = nullptr;
+  std::uint32_t max_tokens = 0;
+};
+
+class SequenceRunner {
+ public:
+  /// The whole arena starts as NaN patterns (all bits set), in every element type.
+  SequenceRunner(const TestModel& model, const RunOptions& options);
+
+  /// Computes the chunks; a sequence whose last known token was computed gets the sampled one
+  /// appended.
+  void step(std::span<const ChunkOrder> chunks);
+  /// Steps one sequence, `chunk_tokens` at most at a time, until it has `num_new_tokens` sampled
+  /// tokens.
+  void run_alone(TestSequence& sequence, std::uint32_t chunk_tokens, std::uint32_t num_new_tokens);
+
+  /// Blocks first, first + stride, ... (mod num_blocks) for `num_tokens` tokens.
+  [[nodiscard]] std::vector<BlockId> blocks(std::uint32_t num_tokens, std::uint32_t first,
+                                            std::uint32_t stride = 1) const;
+  [[nodiscard]] CpuExecutor& executor() { return *executor_; }
+
+ private:
+  void keep_rows(const BatchChunk& chunk, TestSequence& sequence, std::size_t& row);
+
+  const TestModel& model_;
+  RunOptions options_;
+  kvcache::KvStorage storage_;
+  std::unique_ptr<CpuExecutor> executor_;
+};
+
+/// A greedy request, with logprobs.
+Request greedy_request(std::vector<TokenId> prompt);
+/// A sequence for it, in the given blocks.
+TestSequence make_sequence(Request request, std::vector<BlockId> blocks, bool keep_all_logits);
+
+/// Overwrites every tile with bytes of all ones: NaN in every element type.
+void fill_with_nan(kvcache::KvStorage& storage);
+
+}  // namespace kvasir::runtime::test

@@ -1,0 +1,145 @@
+#include "tests/runtime/decoder/test_models.h"
+
+#include "core/rng.h"
+#include "tests/support/sha256.h"
+
+#include <cmath>
+#include <cstdlib>
+#include <stdexcept>
+
+namespace kvasir::runtime::test {
+namespace {
+
+constexpr const char* kSmolLm2Sha256 =
+    "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53";
+
+std::string smollm2_path() {
+  if (const char* path = std::getenv("KVASIR_TEST_MODEL")) return path;
+  const char* cache = std::getenv("XDG_CACHE_HOME");
+  const char* home = std::getenv("HOME");
+  const std::string base = cache != nullptr && *cache != '\0'
+                               ? std::string(cache)
+                               : std::string(home != nullptr ? home : "") + "/.cache";
+  return base + "/kvasir/models/SmolLM2-135M-Instruct.Q4_1.gguf";
+}
+
+/// Fills tensors one after another from a counter-based generator.
+class WeightMaker {
+ public:
+  WeightMaker(TestModel& model, std::uint64_t seed) : model_(model), seed_(seed) {}
+
+  WeightMatrix matrix(std::uint32_t rows, std::uint32_t cols, double scale) {
+    model_.matrices.push_back(values(std::size_t{rows} * cols, 0.0, scale));
+    const auto& data = model_.matrices.back();
+    return {GgmlType::kF32, rows, cols, cols * sizeof(float),
+            reinterpret_cast<const std::byte*>(data.data())};
+  }
+  /// Uniform in center +- scale.
+  std::vector<float> values(std::size_t count, double center, double scale) {
+    std::vector<float> out(count);
+    for (float& value : out) {
+      value = static_cast<float>(
+          center +
+          scale * (2.0 * uniform01({.seed = seed_, .choice_index = 0, .position = next_++}) - 1.0));
+    }
+    return out;
+  }
+
+ private:
+  TestModel& model_;
+  std::uint64_t seed_;
+  std::uint64_t next_ = 0;
+};
+
+ModelConfig tiny_config(const TinyShape& shape) {
+  ModelConfig config;
+  config.family = shape.family;
+  config.architecture = shape.family == ModelFamily::kLlama ? "llama" : "qwen2";
+  config.name = "tiny";
+  config.num_layers = shape.num_layers;
+  config.width = shape.width;
+  config.ffn_width = shape.ffn_width;
+  config.num_heads = shape.num_heads;
+  config.num_kv_heads = shape.num_kv_heads;
+  config.head_dim = shape.head_dim;
+  config.vocab_size = shape.vocab_size;
+  config.context_tokens = 1024;
+  config.rms_epsilon = 1e-5F;
+  config.rope.pairs =
+      shape.family == ModelFamily::kLlama ? RopePairs::kAdjacent : RopePairs::kHalves;
+  config.rope.dims = shape.head_dim;
+  for (std::uint32_t i = 0; i < shape.head_dim / 2; ++i) {
+    config.rope.inverse_frequency.push_back(std::pow(10000.0, -2.0 * i / shape.head_dim));
+  }
+  return config;
+}
+
+}  // namespace
+
+std::unique_ptr<TestModel> load_model(const std::string& path, const std::string& sha256) {
+  const std::string found = kvasir::test::sha256_of_file(path);
+  if (found.empty()) {
+    throw std::runtime_error("no test model at " + path +
+                             "; tests/run.sh fetches it, KVASIR_TEST_MODEL names another place");
+  }
+  if (!sha256.empty() && found != sha256) {
+    throw std::runtime_error(path + " has SHA-256 " + found + ", the golden data are of " + sha256);
+  }
+  auto model = std::make_unique<TestModel>();
+  auto file = GgufFile::open(path);
+  if (!file) throw std::runtime_error(file.error().message);
+  model->file = std::move(*file);
+  auto config = read_model_config(*model->file);
+  if (!config) throw std::runtime_error(config.error().message);
+  model->config = std::move(*config);
+  auto weights = read_weights(*model->file, model->config);
+  if (!weights) throw std::runtime_error(weights.error().message);
+  model->weights = std::move(*weights);
+  return model;
+}
+
+const TestModel& smollm2() {
+  static const std::unique_ptr<TestModel> model = load_model(smollm2_path(), kSmolLm2Sha256);
+  return *model;
+}
+
+std::unique_ptr<TestModel> make_tiny_model(const TinyShape& shape, std::uint64_t seed) {
+  auto model = std::make_unique<TestModel>();
+  model->config = tiny_config(shape);
+  WeightMaker make(*model, seed);
+  // Scales that keep activations near 1 and logits a few units apart, so that choices are neither
+  // certain nor blind.
+  const double in_width = 2.0 / std::sqrt(shape.width);
+  const std::uint32_t query_width = shape.num_heads * shape.head_dim;
+  const std::uint32_t kv_width = shape.num_kv_heads * shape.head_dim;
+  const bool biased = shape.family == ModelFamily::kQwen2;
+  ModelWeights& weights = model->weights;
+  weights.token_embedding = make.matrix(shape.vocab_size, shape.width, 1.0);
+  for (std::uint32_t i = 0; i < shape.num_layers; ++i) {
+    LayerWeights layer;
+    layer.attention_norm = make.values(shape.width, 1.0, 0.5);
+    layer.query = make.matrix(query_width, shape.width, in_width);
+    layer.key = make.matrix(kv_width, shape.width, in_width);
+    layer.value = make.matrix(kv_width, shape.width, in_width);
+    if (biased) {
+      layer.query_bias = make.values(query_width, 0.0, 0.5);
+      layer.key_bias = make.values(kv_width, 0.0, 0.5);
+      layer.value_bias = make.values(kv_width, 0.0, 0.5);
+    }
+    layer.attention_output = make.matrix(shape.width, query_width, 2.0 / std::sqrt(query_width));
+    layer.ffn_norm = make.values(shape.width, 1.0, 0.5);
+    layer.ffn_gate = make.matrix(shape.ffn_width, shape.width, in_width);
+    layer.ffn_up = make.matrix(shape.ffn_width, shape.width, in_width);
+    layer.ffn_down = make.matrix(shape.width, shape.ffn_width, 2.0 / std::sqrt(shape.ffn_width));
+    weights.layers.push_back(std::move(layer));
+  }
+  weights.output_norm = make.values(shape.width, 1.0, 0.5);
+  weights.output_head = make.matrix(shape.vocab_size, shape.width, in_width);
+  return model;
+}
+
+std::string golden_path(const std::string& name) {
+  return std::string(KVASIR_SOURCE_DIR) + "/tests/golden/logits/" + name;
+}
+
+}  // namespace kvasir::runtime::test
