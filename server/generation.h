@@ -1,13 +1,7 @@
-// One answered request while it runs: one or more choices, each a sequence in the engine. The engine thread feeds it
-// tokens; the door's own thread polls it for finished text. No sockets, no JSON, no protobuf here.
+// One answered request while it runs: one or more choices, each a sequence in the engine. The
+// engine thread feeds it tokens; the door's own thread polls it for finished text. No sockets, no
+// JSON, no protobuf here.
 #pragma once
-
-#include <cstdint>
-#include <functional>
-#include <memory>
-#include <optional>
-#include <string>
-#include <vector>
 
 #include "core/ids.h"
 #include "core/result.h"
@@ -16,12 +10,21 @@
 #include "engine/events.h"
 #include "text/tokenizer.h"
 
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
 namespace kvasir::server {
 
 struct TokenText {
   TokenId token = 0;
   float logprob = 0.0F;
-  std::string bytes;  // what the token adds; empty for end-of-generation tokens
+  std::string bytes;     // what the token adds; empty for end-of-generation tokens
+  std::string spelling;  // its bytes with control tokens spelled out: what a list of tokens shows.
+                         // Not always UTF-8
 };
 
 /// One counted completion token with its alternatives. Made only where logprobs were asked for.
@@ -30,20 +33,23 @@ struct LogprobEntry {
   std::vector<TokenText> top;  // best first
 };
 
-/// What became ready for one choice since the last poll. Joined over all polls, `text` is the whole answer.
+/// What became ready for one choice since the last poll. Joined over all polls, `text` is the whole
+/// answer.
 struct ChoiceDelta {
   std::uint32_t choice_index = 0;
-  std::string text;                     // whole UTF-8 characters; nothing that may yet become a stop string
-  std::vector<TokenId> token_ids;       // counted tokens, the one that completes a stop included
-  std::vector<LogprobEntry> logprobs;   // entries of held-back or empty tokens travel with the next content, else with the finish
-  std::optional<FinishReason> finish;   // set on the last delta of the choice: kStop or kLength (others come as `error`)
+  std::string text;  // whole UTF-8 characters; nothing that may yet become a stop string
+  std::vector<TokenId> token_ids;      // counted tokens, the one that completes a stop included
+  std::vector<LogprobEntry> logprobs;  // entries of held-back or empty tokens travel with the next
+                                       // content, else with the finish
+  std::optional<FinishReason>
+      finish;  // set on the last delta of the choice: kStop or kLength (others come as `error`)
   std::optional<std::string> stop_string;  // stop_reason: the stop string that matched ...
-  std::optional<TokenId> stop_token;       // ... or the request's own stop token id that was sampled
-  std::optional<Error> error;           // set instead of finish; ends the choice
+  std::optional<TokenId> stop_token;  // ... or the request's own stop token id that was sampled
+  std::optional<Error> error;         // set instead of finish; ends the choice
 };
 
 struct Usage {
-  std::uint64_t prompt_tokens = 0;      // each prompt counts once, whatever n
+  std::uint64_t prompt_tokens = 0;  // each prompt counts once, whatever n
   std::uint64_t completion_tokens = 0;
   std::uint64_t cached_tokens = 0;
 };
@@ -53,7 +59,8 @@ class Generation {
  public:
   virtual ~Generation() = default;
 
-  /// Everything that became ready. Detokenising and stop matching happen here, on the caller's thread. Never blocks.
+  /// Everything that became ready. Detokenising and stop matching happen here, on the caller's
+  /// thread. Never blocks.
   [[nodiscard]] virtual std::vector<ChoiceDelta> poll() = 0;
   /// Every choice has had its last delta.
   [[nodiscard]] virtual bool done() const = 0;
@@ -66,8 +73,8 @@ class Generation {
   virtual void cancel(CancelCause cause) = 0;
 };
 
-/// Called on the engine thread when something became ready after a poll found nothing more; must only post to the
-/// door's own executor. Called once after each poll at most.
+/// Called on the engine thread when something became ready after a poll found nothing more; must
+/// only post to the door's own executor. Called once after each poll at most.
 using WakeFunction = std::function<void()>;
 
 }  // namespace kvasir::server

@@ -1,0 +1,374 @@
+#include "server/generate_service.h"
+
+#include "core/check.h"
+#include "core/rng.h"
+#include "server/running_generation.h"
+#include "server/shown_value.h"
+#include "server/utf8.h"
+#include "server/validate.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <ctime>
+#include <iterator>
+#include <random>
+#include <utility>
+
+namespace kvasir::server {
+namespace {
+
+/// A busy engine whose step does not end for so long is taken for stalled. A full step of the
+/// largest prompts takes seconds on a slow machine, so this is far above any of them.
+constexpr std::chrono::seconds kStallTimeout{60};
+/// What /tokenize takes: some seconds of work at most.
+constexpr std::size_t kMaxTokenizeBytes = 1U << 20U;
+
+constexpr std::uint64_t div_ceil(std::uint64_t count, std::uint64_t per) {
+  return (count + per - 1) / per;
+}
+
+std::string local_time_now() {
+  const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
+  std::tm local{};
+  localtime_r(&now, &local);
+  std::array<char, 32> text{};
+  const std::size_t length = std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%S", &local);
+  return {text.data(), length};
+}
+
+/// Templates know system, not OpenAI's newer word for it.
+std::vector<text::ChatMessage> with_known_roles(std::vector<text::ChatMessage> messages) {
+  for (text::ChatMessage& message : messages) {
+    if (message.role == "developer") message.role = "system";
+  }
+  return messages;
+}
+
+std::vector<TokenId> sorted_union(std::vector<TokenId> a, const std::vector<TokenId>& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  std::sort(a.begin(), a.end());
+  a.erase(std::unique(a.begin(), a.end()), a.end());
+  return a;
+}
+
+}  // namespace
+
+struct GenerateService::Impl {
+  ModelInfo model;
+  engine::Engine& engine;
+  const text::Tokenizer& tokenizer;
+  const text::ChatTemplate* chat_template = nullptr;
+  const Clock& clock;
+  std::atomic<Readiness> readiness{Readiness::kLoading};
+  std::uint64_t seed_base =
+      0;  // random at start: requests without a seed differ from each other and between runs
+  std::atomic<std::uint64_t> seeds_drawn{0};
+
+  [[nodiscard]] Result<void> check_ready() const;
+  [[nodiscard]] Result<void> check_name(const std::optional<std::string>& name) const;
+  [[nodiscard]] Result<void> check_bytes(std::uint64_t bytes, std::uint64_t max_tokens,
+                                         const std::string& param) const;
+  [[nodiscard]] Result<std::uint32_t> resolve_max_tokens(std::uint64_t prompt_tokens,
+                                                         const GenerateParams& params,
+                                                         std::uint64_t when_absent,
+                                                         const std::string& param) const;
+  [[nodiscard]] Error budget_error(std::uint64_t prompt_tokens, std::uint64_t max_tokens,
+                                   const std::string& param) const;
+  [[nodiscard]] Result<std::vector<TokenId>> encode_prompt(const PromptInput& prompt,
+                                                           std::uint64_t max_tokens,
+                                                           const std::string& param) const;
+  [[nodiscard]] Result<std::vector<TokenId>> encode_chat(
+      const std::vector<text::ChatMessage>& messages, std::uint64_t max_tokens) const;
+  [[nodiscard]] Result<std::shared_ptr<Generation>> start(
+      std::vector<std::vector<TokenId>> prompts, const std::vector<std::uint32_t>& max_tokens,
+      const GenerateParams& params, TimePoint arrival, WakeFunction wake);
+  [[nodiscard]] AssemblyRules assembly_rules(const GenerateParams& params,
+                                             std::vector<TokenId> ending) const;
+};
+
+GenerateService::GenerateService(ModelInfo model, engine::Engine& engine,
+                                 const text::Tokenizer& tokenizer,
+                                 const text::ChatTemplate* chat_template, const Clock& clock)
+    : impl_(new Impl{.model = std::move(model),
+                     .engine = engine,
+                     .tokenizer = tokenizer,
+                     .chat_template = chat_template,
+                     .clock = clock}) {
+  std::random_device device;
+  impl_->seed_base = (std::uint64_t{device()} << 32U) | device();
+  KVASIR_CHECK(impl_->model.vocab_size > 0);
+  KVASIR_CHECK(impl_->model.context_tokens > 0);
+}
+
+GenerateService::~GenerateService() = default;
+
+Result<std::shared_ptr<Generation>> GenerateService::complete(const CompletionFields& fields,
+                                                              WakeFunction wake) {
+  constexpr std::uint64_t kDefaultMaxTokens = 16;
+  const TimePoint arrival = impl_->clock.now();
+  auto params = validate(fields, impl_->model.vocab_size);
+  if (!params) return tl::unexpected<Error>(params.error());
+  if (auto ok = impl_->check_name(fields.model); !ok) return tl::unexpected<Error>(ok.error());
+  if (auto ok = impl_->check_ready(); !ok) return tl::unexpected<Error>(ok.error());
+  std::vector<std::vector<TokenId>> prompts;
+  std::vector<std::uint32_t> max_tokens;
+  for (std::size_t i = 0; i < fields.prompts.size(); ++i) {
+    const std::string param =
+        fields.prompts.size() == 1 ? "prompt" : "prompt[" + std::to_string(i) + "]";
+    auto prompt = impl_->encode_prompt(fields.prompts[i], params->max_tokens.value_or(1), param);
+    if (!prompt) return tl::unexpected<Error>(prompt.error());
+    auto limit = impl_->resolve_max_tokens(prompt->size(), *params, kDefaultMaxTokens, param);
+    if (!limit) return tl::unexpected<Error>(limit.error());
+    prompts.push_back(std::move(*prompt));
+    max_tokens.push_back(*limit);
+  }
+  return impl_->start(std::move(prompts), max_tokens, *params, arrival, std::move(wake));
+}
+
+Result<std::shared_ptr<Generation>> GenerateService::chat(const ChatFields& fields,
+                                                          WakeFunction wake) {
+  const TimePoint arrival = impl_->clock.now();
+  auto params = validate(fields, impl_->model.vocab_size);
+  if (!params) return tl::unexpected<Error>(params.error());
+  if (auto ok = impl_->check_name(fields.model); !ok) return tl::unexpected<Error>(ok.error());
+  if (auto ok = impl_->check_ready(); !ok) return tl::unexpected<Error>(ok.error());
+  auto prompt = impl_->encode_chat(fields.messages, params->max_tokens.value_or(1));
+  if (!prompt) return tl::unexpected<Error>(prompt.error());
+  auto limit =
+      impl_->resolve_max_tokens(prompt->size(), *params, impl_->model.context_tokens, "messages");
+  if (!limit) return tl::unexpected<Error>(limit.error());
+  std::vector<std::vector<TokenId>> prompts;
+  prompts.push_back(std::move(*prompt));
+  return impl_->start(std::move(prompts), {*limit}, *params, arrival, std::move(wake));
+}
+
+Result<std::vector<TokenId>> GenerateService::tokenize(const TokenizeFields& fields) const {
+  if (fields.prompt.has_value() == fields.messages.has_value()) {
+    return fail(ErrorCode::kMissingParameter,
+                "one of prompt and messages must be given, and not both", "prompt");
+  }
+  if (auto ok = impl_->check_name(fields.model); !ok) return tl::unexpected<Error>(ok.error());
+  std::size_t bytes = fields.prompt ? fields.prompt->size() : 0;
+  if (fields.messages) {
+    if (auto ok = validate_messages(*fields.messages); !ok)
+      return tl::unexpected<Error>(ok.error());
+    for (const text::ChatMessage& message : *fields.messages) bytes += message.content.size();
+  }
+  if (bytes > kMaxTokenizeBytes) {
+    const std::string param = fields.prompt ? "prompt" : "messages";
+    return fail(ErrorCode::kInvalidValue,
+                param + " must be at most " + std::to_string(kMaxTokenizeBytes) + " bytes, not " +
+                    std::to_string(bytes),
+                param);
+  }
+  if (fields.messages) return impl_->encode_chat(*fields.messages, 0);
+  return impl_->tokenizer.encode(
+      *fields.prompt,
+      {.add_bos = fields.add_special_tokens.value_or(true), .parse_special = false});
+}
+
+Result<std::string> GenerateService::detokenize(const DetokenizeFields& fields) const {
+  if (auto ok = impl_->check_name(fields.model); !ok) return tl::unexpected<Error>(ok.error());
+  if (auto ok = validate_token_ids(fields.tokens, impl_->model.vocab_size, "tokens"); !ok) {
+    return tl::unexpected<Error>(ok.error());
+  }
+  std::vector<TokenId> tokens;
+  tokens.reserve(fields.tokens.size());
+  for (const std::int64_t id : fields.tokens) tokens.push_back(static_cast<TokenId>(id));
+  return to_utf8(
+      impl_->tokenizer.decode(tokens, /*with_special=*/true, /*strip_space_prefix=*/true));
+}
+
+Result<void> GenerateService::check_model(const std::optional<std::string>& name) const {
+  return impl_->check_name(name);
+}
+
+const ModelInfo& GenerateService::model() const { return impl_->model; }
+engine::EngineStatus GenerateService::status() const { return impl_->engine.status(); }
+Readiness GenerateService::readiness() const { return impl_->readiness.load(); }
+void GenerateService::set_readiness(Readiness readiness) { impl_->readiness.store(readiness); }
+
+bool GenerateService::alive() const {
+  const engine::EngineStatus now = impl_->engine.status();
+  return !now.busy || impl_->clock.now() - now.last_progress < kStallTimeout;
+}
+
+Result<void> GenerateService::Impl::check_ready() const {
+  switch (readiness.load()) {
+    case Readiness::kReady:
+      return {};
+    case Readiness::kLoading:
+      return fail(ErrorCode::kModelLoading, "the model is still loading");
+    case Readiness::kDraining:
+      break;
+  }
+  return fail(ErrorCode::kDraining, "the server is shutting down and takes no new work");
+}
+
+Result<void> GenerateService::Impl::check_name(const std::optional<std::string>& name) const {
+  if (!name || *name == model.served_name) return {};
+  if (std::find(model.aliases.begin(), model.aliases.end(), *name) != model.aliases.end())
+    return {};
+  return fail(ErrorCode::kModelNotFound,
+              "model must be " + shown_value(model.served_name) + ", not " + shown_value(*name),
+              "model");
+}
+
+/// A text of so many bytes has at least bytes / longest token tokens; one that is too long by that
+/// alone is refused without tokenising it, which can take seconds.
+Result<void> GenerateService::Impl::check_bytes(std::uint64_t bytes, std::uint64_t max_tokens,
+                                                const std::string& param) const {
+  const std::uint64_t longest = std::max<std::uint64_t>(tokenizer.longest_token_bytes(), 1);
+  const std::uint64_t at_least = div_ceil(bytes, longest);
+  if (at_least <= model.context_tokens) return {};
+  return fail(ErrorCode::kContextLengthExceeded,
+              "the prompt has at least " + std::to_string(at_least) + " tokens and max_tokens is " +
+                  std::to_string(max_tokens) + ", but the context is " +
+                  std::to_string(model.context_tokens) + " tokens",
+              param);
+}
+
+Result<std::uint32_t> GenerateService::Impl::resolve_max_tokens(std::uint64_t prompt_tokens,
+                                                                const GenerateParams& params,
+                                                                std::uint64_t when_absent,
+                                                                const std::string& param) const {
+  const std::uint64_t least =
+      params.max_tokens.value_or(std::max<std::uint64_t>(params.min_tokens, 1));
+  const std::uint64_t context = model.context_tokens;
+  if (prompt_tokens >= context || least > context - prompt_tokens) {
+    const std::string wanted = params.max_tokens
+                                   ? "max_tokens is " + std::to_string(*params.max_tokens)
+                                   : "at least " + std::to_string(least) + " must be generated";
+    return fail(ErrorCode::kContextLengthExceeded,
+                "the prompt has " + std::to_string(prompt_tokens) + " tokens and " + wanted +
+                    ", but the context is " + std::to_string(context) + " tokens",
+                param);
+  }
+  const std::uint64_t longest =
+      kvcache::longest_prompt_tokens(model.geometry, model.num_blocks, least);
+  if (prompt_tokens > longest)
+    return tl::unexpected<Error>(budget_error(prompt_tokens, least, param));
+  if (params.max_tokens) return static_cast<std::uint32_t>(*params.max_tokens);
+  // The same arithmetic the other way round: with this prompt, so many generated tokens still fit.
+  const std::uint64_t left_in_budget =
+      kvcache::longest_prompt_tokens(model.geometry, model.num_blocks, 1) - prompt_tokens + 1;
+  const std::uint64_t left = std::min(context - prompt_tokens, left_in_budget);
+  return static_cast<std::uint32_t>(std::min(left, std::max(when_absent, params.min_tokens)));
+}
+
+Error GenerateService::Impl::budget_error(std::uint64_t prompt_tokens, std::uint64_t max_tokens,
+                                          const std::string& param) const {
+  const std::uint64_t needed =
+      model.geometry.blocks_for(kvcache::max_cached_tokens(prompt_tokens, max_tokens)) *
+      model.geometry.bytes_per_block();
+  const std::uint64_t longest =
+      kvcache::longest_prompt_tokens(model.geometry, model.num_blocks, max_tokens);
+  return {ErrorCode::kContextLengthExceeded,
+          "the prompt of " + std::to_string(prompt_tokens) + " tokens with max_tokens " +
+              std::to_string(max_tokens) + " needs " + std::to_string(needed) +
+              " bytes of KV cache, but the whole budget is " +
+              std::to_string(model.num_blocks * model.geometry.bytes_per_block()) +
+              " bytes; the longest prompt that would fit has " + std::to_string(longest) +
+              " tokens",
+          param};
+}
+
+Result<std::vector<TokenId>> GenerateService::Impl::encode_prompt(const PromptInput& prompt,
+                                                                  std::uint64_t max_tokens,
+                                                                  const std::string& param) const {
+  if (const auto* ids = std::get_if<std::vector<std::int64_t>>(&prompt)) {
+    std::vector<TokenId> tokens;
+    tokens.reserve(ids->size());
+    for (const std::int64_t id : *ids) tokens.push_back(static_cast<TokenId>(id));
+    return tokens;
+  }
+  const auto& text = std::get<std::string>(prompt);
+  if (auto ok = check_bytes(text.size(), max_tokens, param); !ok)
+    return tl::unexpected<Error>(ok.error());
+  auto tokens = tokenizer.encode(text, {.add_bos = true, .parse_special = false});
+  if (tokens && tokens->empty())
+    return fail(ErrorCode::kInvalidValue, param + " has no tokens", param);
+  return tokens;
+}
+
+Result<std::vector<TokenId>> GenerateService::Impl::encode_chat(
+    const std::vector<text::ChatMessage>& messages, std::uint64_t max_tokens) const {
+  if (chat_template == nullptr) {
+    return fail(ErrorCode::kInvalidTemplateInput,
+                "this model has no chat template; use /v1/completions, or start the server with "
+                "--chat-template",
+                "messages");
+  }
+  auto segments = chat_template->render(with_known_roles(messages), /*add_generation_prompt=*/true,
+                                        local_time_now());
+  if (!segments) {
+    Error error = segments.error();
+    if (error.param.empty() && error.code == ErrorCode::kInvalidTemplateInput)
+      error.param = "messages";
+    return tl::unexpected<Error>(std::move(error));
+  }
+  std::uint64_t bytes = 0;
+  for (const text::TextSegment& segment : *segments) bytes += segment.text.size();
+  if (max_tokens > 0) {  // 0: /tokenize, which has its own bound
+    if (auto ok = check_bytes(bytes, max_tokens, "messages"); !ok)
+      return tl::unexpected<Error>(ok.error());
+  }
+  auto tokens = tokenizer.encode_segments(*segments, tokenizer.adds_bos());
+  if (tokens && tokens->empty())
+    return fail(ErrorCode::kInvalidTemplateInput, "messages have no tokens", "messages");
+  return tokens;
+}
+
+AssemblyRules GenerateService::Impl::assembly_rules(const GenerateParams& params,
+                                                    std::vector<TokenId> ending) const {
+  return {.stop = params.stop,
+          .ending_token_ids = std::move(ending),
+          .own_stop_token_ids = params.stop_token_ids,
+          .min_tokens = params.min_tokens,
+          .skip_special_tokens = params.skip_special_tokens,
+          .include_stop_str_in_output = params.include_stop_str_in_output,
+          .logprobs = params.top_logprobs.has_value(),
+          .token_ids = params.return_token_ids};
+}
+
+Result<std::shared_ptr<Generation>> GenerateService::Impl::start(
+    std::vector<std::vector<TokenId>> prompts, const std::vector<std::uint32_t>& max_tokens,
+    const GenerateParams& params, TimePoint arrival, WakeFunction wake) {
+  std::vector<TokenId> ending = params.stop_token_ids;
+  if (!params.ignore_eos) ending = sorted_union(std::move(ending), tokenizer.end_of_generation());
+  std::erase_if(ending, [this](TokenId id) { return id >= model.vocab_size; });
+
+  Request shape;  // what all sequences of the request have in common
+  shape.sampling = params.sampling;
+  if (!params.has_seed) shape.sampling.seed = mix64(seed_base ^ seeds_drawn.fetch_add(1));
+  shape.stop.min_tokens = static_cast<std::uint32_t>(params.min_tokens);
+  shape.stop.stop_token_ids = ending;
+  shape.top_logprobs = params.top_logprobs;
+  shape.priority = params.priority;
+  if (params.timeout) shape.deadline = arrival + *params.timeout;
+  shape.cache_salt = params.cache_salt;
+
+  std::vector<RunningGeneration::Choice> choices;
+  std::vector<engine::Submit> submissions;
+  for (std::uint32_t p = 0; p < prompts.size(); ++p) {
+    for (std::uint32_t k = 0; k < params.num_choices; ++k) {
+      engine::Submit submission{.id = engine.next_sequence_id(), .request = shape, .sink = {}};
+      submission.request.prompt_tokens = prompts[p];
+      submission.request.sampling.choice_index = k;
+      submission.request.stop.max_tokens = max_tokens[p];
+      choices.push_back(
+          {.sequence = submission.id, .prompt_index = p, .rules = assembly_rules(params, ending)});
+      submissions.push_back(std::move(submission));
+    }
+  }
+  auto generation = std::make_shared<RunningGeneration>(
+      tokenizer, std::move(prompts), std::move(choices),
+      [&target = engine](const engine::Cancel& cancel) { target.cancel(cancel); }, std::move(wake));
+  for (std::uint32_t i = 0; i < submissions.size(); ++i) submissions[i].sink = generation->sink(i);
+  if (auto ok = engine.submit(std::move(submissions)); !ok)
+    return tl::unexpected<Error>(ok.error());
+  return generation;
+}
+
+}  // namespace kvasir::server

@@ -1,0 +1,226 @@
+#include "server/running_generation.h"
+
+#include "core/check.h"
+
+#include <algorithm>
+#include <mutex>
+#include <utility>
+#include <variant>
+
+namespace kvasir::server {
+namespace {
+
+struct QueuedEvent {
+  std::uint32_t choice_index = 0;
+  std::variant<engine::TokenEvent, engine::FinishEvent> event;
+};
+
+std::size_t queued_bytes(const engine::TokenEvent& event) {
+  return sizeof(QueuedEvent) + event.top.size() * sizeof(TokenLogprob);
+}
+
+/// What the client is told about a choice that neither stopped nor reached its length.
+Error failure_of(const engine::FinishEvent& event) {
+  if (event.reason == FinishReason::kError) {
+    return event.error.value_or(Error{ErrorCode::kInternal, "the sequence failed", {}});
+  }
+  switch (event.cancel_cause.value_or(CancelCause::kClientGone)) {
+    case CancelCause::kDrain:
+      return {ErrorCode::kDraining, "the server is shutting down", {}};
+    case CancelCause::kDeadline:
+      return {ErrorCode::kDeadlineExceeded, "timeout_ms passed before the answer was complete",
+              "timeout_ms"};
+    case CancelCause::kSlowClient:
+      return {ErrorCode::kCancelled, "the answer was not read fast enough", {}};
+    case CancelCause::kStopString:
+    case CancelCause::kClientGone:
+    case CancelCause::kGrpcCancel:
+      break;
+  }
+  return {ErrorCode::kCancelled, "the request was cancelled", {}};
+}
+
+}  // namespace
+
+/// Written by the engine thread, read by the polling one. A finish always gets in: there is one for
+/// each choice.
+class EventQueue {
+ public:
+  explicit EventQueue(WakeFunction wake) : wake_(std::move(wake)) {}
+
+  /// False when the queue is over its bound; the event is then dropped.
+  bool push_token(std::uint32_t choice_index, engine::TokenEvent event) {
+    const std::size_t bytes = queued_bytes(event);
+    {
+      const std::lock_guard lock(mutex_);
+      if (closed_) return true;  // nobody reads any more; the cancel is on its way
+      if (bytes_ + bytes > RunningGeneration::kMaxQueuedBytes) return false;
+      bytes_ += bytes;
+      events_.push_back({choice_index, std::move(event)});
+      if (!std::exchange(wake_wanted_, false)) return true;
+    }
+    wake();
+    return true;
+  }
+
+  void push_finish(std::uint32_t choice_index, engine::FinishEvent event) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (closed_) return;
+      events_.push_back({choice_index, std::move(event)});
+      if (!std::exchange(wake_wanted_, false)) return;
+    }
+    wake();
+  }
+
+  /// Takes all and asks for one wake at the next event.
+  std::vector<QueuedEvent> take() {
+    const std::lock_guard lock(mutex_);
+    bytes_ = 0;
+    wake_wanted_ = true;
+    return std::exchange(events_, {});
+  }
+
+  /// No event is kept and nobody is woken from here on. Waits for a wake that is running.
+  void close() {
+    const std::lock_guard wake_lock(wake_mutex_);
+    const std::lock_guard lock(mutex_);
+    closed_ = true;
+    events_.clear();
+    wake_ = nullptr;
+  }
+
+ private:
+  void wake() {
+    const std::lock_guard lock(wake_mutex_);
+    if (wake_) wake_();
+  }
+
+  std::mutex mutex_;
+  std::mutex wake_mutex_;  // held while wake_ runs; taken before mutex_
+  WakeFunction wake_;
+  std::vector<QueuedEvent> events_;
+  std::size_t bytes_ = 0;
+  bool wake_wanted_ = true;
+  bool closed_ = false;
+};
+
+namespace {
+
+class ChoiceSink final : public engine::TokenSink {
+ public:
+  ChoiceSink(std::shared_ptr<EventQueue> queue, std::uint32_t choice_index)
+      : queue_(std::move(queue)), choice_index_(choice_index) {}
+  [[nodiscard]] bool on_token(engine::TokenEvent event) noexcept override {
+    return queue_->push_token(choice_index_, std::move(event));
+  }
+  void on_finish(engine::FinishEvent event) noexcept override {
+    queue_->push_finish(choice_index_, std::move(event));
+  }
+
+ private:
+  std::shared_ptr<EventQueue> queue_;
+  std::uint32_t choice_index_ = 0;
+};
+
+}  // namespace
+
+RunningGeneration::RunningGeneration(const text::Tokenizer& tokenizer,
+                                     std::vector<std::vector<TokenId>> prompts,
+                                     std::vector<Choice> choices, CancelFunction cancel,
+                                     WakeFunction wake)
+    : prompts_(std::move(prompts)),
+      cancel_(std::move(cancel)),
+      queue_(std::make_shared<EventQueue>(std::move(wake))),
+      unfinished_(static_cast<std::uint32_t>(choices.size())) {
+  choices_.reserve(choices.size());
+  for (Choice& choice : choices) {
+    KVASIR_CHECK(choice.prompt_index < prompts_.size(),
+                 choice.prompt_index << " of " << prompts_.size());
+    choices_.push_back(ChoiceState{.sequence = choice.sequence,
+                                   .prompt_index = choice.prompt_index,
+                                   .assembler = StreamAssembler(tokenizer, std::move(choice.rules)),
+                                   .error = {}});
+  }
+}
+
+RunningGeneration::~RunningGeneration() {
+  queue_->close();
+  cancel(CancelCause::kClientGone);
+}
+
+std::shared_ptr<engine::TokenSink> RunningGeneration::sink(std::uint32_t choice_index) const {
+  return std::make_shared<ChoiceSink>(queue_, choice_index);
+}
+
+std::vector<ChoiceDelta> RunningGeneration::poll() {
+  std::vector<bool> touched(choices_.size(), false);
+  for (QueuedEvent& queued : queue_->take()) {
+    ChoiceState& choice = choices_[queued.choice_index];
+    touched[queued.choice_index] = true;
+    if (const auto* token = std::get_if<engine::TokenEvent>(&queued.event)) {
+      absorb_token(choice, *token);
+    } else {
+      absorb_finish(choice, std::get<engine::FinishEvent>(queued.event));
+    }
+  }
+  std::vector<ChoiceDelta> deltas;
+  for (std::uint32_t i = 0; i < choices_.size(); ++i) {
+    if (!touched[i]) continue;
+    ChoiceDelta delta = choices_[i].assembler.take();
+    delta.choice_index = i;
+    delta.error = std::exchange(choices_[i].error, {});
+    if (!delta.text.empty() || delta.finish || delta.error) deltas.push_back(std::move(delta));
+  }
+  return deltas;
+}
+
+void RunningGeneration::absorb_token(ChoiceState& choice, const engine::TokenEvent& event) {
+  if (!choice.assembler.push(event)) return;
+  cancel_({.id = choice.sequence,
+           .cause = CancelCause::kStopString,
+           .counted_tokens = choice.assembler.counted_tokens()});
+}
+
+// The finish of a choice that a stop string ended goes out with the engine's finish and not before:
+// its blocks are home and its counters have moved when the client reads it.
+void RunningGeneration::absorb_finish(ChoiceState& choice, const engine::FinishEvent& event) {
+  choice.finished = true;
+  --unfinished_;
+  choice.cached_tokens = event.usage.cached_tokens;
+  const bool natural = event.reason == FinishReason::kStop || event.reason == FinishReason::kLength;
+  if (natural || choice.assembler.stopped()) {
+    choice.assembler.finish(event.reason, event.stop_token);
+  } else {
+    choice.error = failure_of(event);
+  }
+}
+
+bool RunningGeneration::done() const { return unfinished_ == 0; }
+
+Usage RunningGeneration::usage() const {
+  Usage usage;
+  for (const auto& prompt : prompts_) usage.prompt_tokens += prompt.size();
+  std::vector<std::uint32_t> cached(prompts_.size(), 0);
+  std::vector<bool> seen(prompts_.size(), false);
+  for (const ChoiceState& choice : choices_) {
+    usage.completion_tokens += choice.assembler.counted_tokens();
+    // The first choice of a prompt speaks for it; the others find its blocks in the cache.
+    if (!seen[choice.prompt_index]) cached[choice.prompt_index] = choice.cached_tokens;
+    seen[choice.prompt_index] = true;
+  }
+  for (const std::uint32_t tokens : cached) usage.cached_tokens += tokens;
+  return usage;
+}
+
+std::uint32_t RunningGeneration::num_choices() const {
+  return static_cast<std::uint32_t>(choices_.size());
+}
+
+void RunningGeneration::cancel(CancelCause cause) {
+  for (const ChoiceState& choice : choices_) {
+    if (!choice.finished) cancel_({.id = choice.sequence, .cause = cause, .counted_tokens = {}});
+  }
+}
+
+}  // namespace kvasir::server

@@ -1,0 +1,76 @@
+// The Generation that both doors poll: a bounded queue that the engine thread fills, and one
+// assembler for each choice that the polling thread works. It submits nothing; generate_service
+// makes it and hands its sinks out.
+#pragma once
+
+#include "core/clock.h"
+#include "engine/events.h"
+#include "server/generation.h"
+#include "server/stream_assembler.h"
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace kvasir::server {
+
+class EventQueue;  // of one generation; outlives it while the engine still holds sinks
+
+class RunningGeneration final : public Generation {
+ public:
+  /// Events that wait for a poll hold at most this many bytes; past it the sequence that adds more
+  /// is cancelled.
+  static constexpr std::size_t kMaxQueuedBytes = 256U << 10U;
+
+  struct Choice {
+    SequenceId sequence{};
+    std::uint32_t prompt_index = 0;
+    AssemblyRules rules;
+  };
+  /// How a choice is ended in the engine.
+  using CancelFunction = std::function<void(const engine::Cancel&)>;
+
+  /// `choices` in order of choice index. `tokenizer` and what `cancel` refers to must outlive the
+  /// generation.
+  RunningGeneration(const text::Tokenizer& tokenizer, std::vector<std::vector<TokenId>> prompts,
+                    std::vector<Choice> choices, CancelFunction cancel, WakeFunction wake);
+  /// Cancels what still runs, as if the client had gone.
+  ~RunningGeneration() override;
+  RunningGeneration(const RunningGeneration&) = delete;
+  RunningGeneration& operator=(const RunningGeneration&) = delete;
+
+  /// The sink of one choice, to go with its Submit.
+  [[nodiscard]] std::shared_ptr<engine::TokenSink> sink(std::uint32_t choice_index) const;
+
+  [[nodiscard]] std::vector<ChoiceDelta> poll() override;
+  [[nodiscard]] bool done() const override;
+  [[nodiscard]] Usage usage() const override;
+  [[nodiscard]] std::uint32_t num_choices() const override;
+  [[nodiscard]] const std::vector<std::vector<TokenId>>& prompt_token_ids() const override {
+    return prompts_;
+  }
+  void cancel(CancelCause cause) override;
+
+ private:
+  struct ChoiceState {
+    SequenceId sequence{};
+    std::uint32_t prompt_index = 0;
+    StreamAssembler assembler;
+    bool finished = false;  // its FinishEvent was polled
+    std::uint32_t cached_tokens = 0;
+    std::optional<Error> error;
+  };
+  void absorb_token(ChoiceState& choice, const engine::TokenEvent& event);
+  void absorb_finish(ChoiceState& choice, const engine::FinishEvent& event);
+
+  std::vector<std::vector<TokenId>> prompts_;
+  std::vector<ChoiceState> choices_;
+  CancelFunction cancel_;
+  std::shared_ptr<EventQueue> queue_;
+  std::uint32_t unfinished_ = 0;
+};
+
+}  // namespace kvasir::server
