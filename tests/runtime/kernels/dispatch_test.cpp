@@ -1,0 +1,36 @@
+#include "runtime/kernels/dispatch.h"
+
+#include "tests/runtime/kernels/kernel_cases.h"
+
+#include <algorithm>
+
+using namespace kvasir::runtime;
+using namespace kvasir::runtime::testing;
+
+TEST_CASE("dispatch: the scalar set always runs and the best set is one that runs",
+          "[runtime][kernel]") {
+  const auto isas = runnable_isas();
+  REQUIRE(isas.front() == Isa::kScalar);
+  CHECK(best_isa() == isas.back());
+}
+
+TEST_CASE("dispatch: a table says which set it is and names lead back to sets",
+          "[runtime][kernel]") {
+  for (const Isa isa : compiled_isas()) {
+    CHECK(isa_from_name(isa_name(isa)) == isa);
+  }
+  CHECK_FALSE(isa_from_name("neon").has_value());
+  CHECK_FALSE(isa_from_name("").has_value());
+  for_each_isa([](const KernelTable& table) { CHECK(isa_name(table.isa) == table.name); });
+}
+
+TEST_CASE("dispatch: no two sets share code", "[runtime][kernel]") {
+  const auto isas = runnable_isas();
+  for (std::size_t i = 0; i + 1 < isas.size(); ++i) {
+    const KernelTable& slower = kernels_for(isas[i]);
+    const KernelTable& faster = kernels_for(isas[i + 1]);
+    CHECK(slower.matmul != faster.matmul);
+    CHECK(slower.attention != faster.attention);
+    CHECK(slower.exp_shifted != faster.exp_shifted);
+  }
+}
