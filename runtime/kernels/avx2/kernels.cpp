@@ -1,15 +1,16 @@
 // The AVX2 set. All code is in an anonymous namespace: compiled for this set's instructions, none
 // of it may be the copy that the linker keeps for another.
-#include <immintrin.h>
-
 #include "runtime/kernels/isa_tables.h"
 #include "runtime/kernels/kernel_table.h"
+
+#include <immintrin.h>
 
 namespace kvasir::runtime {
 namespace {
 
 // Each file needs those before it.
 // clang-format off
+#include "runtime/kernels/shared/inline.inc"
 #include "runtime/kernels/avx2/lanes.inc"
 #include "runtime/kernels/shared/vec.inc"
 #include "runtime/kernels/shared/exp.inc"

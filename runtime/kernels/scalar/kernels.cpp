@@ -9,6 +9,7 @@ namespace {
 
 // Each file needs those before it.
 // clang-format off
+#include "runtime/kernels/shared/inline.inc"
 #include "runtime/kernels/scalar/lanes.inc"
 #include "runtime/kernels/shared/vec.inc"
 #include "runtime/kernels/shared/exp.inc"
