@@ -118,6 +118,18 @@ void admit(const StepPlan& plan, SchedulerState& state, kvcache::KvCacheManager&
   std::ranges::sort(state.running, running_before);
 }
 
+/// Whoever was served longest ago has had its turn first: so a crowded step goes on where the last
+/// one stopped.
+void give_turns(const StepPlan& plan, SchedulerState& state) {
+  std::vector<Sequence*> served;
+  served.reserve(plan.chunks.size());
+  for (const Chunk& chunk : plan.chunks) served.push_back(&running(state, chunk.sequence));
+  std::ranges::sort(served, [](const Sequence* a, const Sequence* b) {
+    return a->last_turn != b->last_turn ? a->last_turn < b->last_turn : running_before(*a, *b);
+  });
+  for (Sequence* sequence : served) sequence->last_turn = ++state.num_turns;
+}
+
 void age_waiting(SchedulerState& state) {
   for (Sequence& sequence : state.waiting) ++sequence.waited_steps;
   if (!std::ranges::is_sorted(state.waiting, waiting_before)) {
@@ -133,10 +145,8 @@ std::vector<Finish> apply(const StepPlan& plan, SchedulerState& state, kvcache::
   std::vector<Finish> rejected = reject(plan, state, kv);
   preempt(plan, state, kv);
   admit(plan, state, kv, now);
-  for (const Chunk& chunk : plan.chunks) {
-    kv.grow(chunk.sequence, chunk.num_new_blocks);
-    running(state, chunk.sequence).last_served_step = state.totals.steps;
-  }
+  for (const Chunk& chunk : plan.chunks) kv.grow(chunk.sequence, chunk.num_new_blocks);
+  give_turns(plan, state);
   age_waiting(state);
   return rejected;
 }

@@ -95,8 +95,7 @@ class Planner {
     }
     const bool crowded = turns.size() > limits_.max_step_tokens;
     if (crowded) {
-      std::ranges::stable_sort(turns, {},
-                               [](const Runner* r) { return r->sequence->last_served_step; });
+      std::ranges::stable_sort(turns, {}, [](const Runner* r) { return r->sequence->last_turn; });
     }
     for (Runner* runner : turns) {
       if (crowded || runner->sequence->is_decode()) serve(*runner, 1);

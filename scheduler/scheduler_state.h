@@ -35,6 +35,7 @@ struct SchedulerState {
   std::vector<Sequence> running;  // by running_before()
   std::vector<Sequence> waiting;  // by waiting_before()
   std::uint64_t next_arrival = 0;
+  std::uint64_t num_turns = 0;  // given so far
   Totals totals;
 
   [[nodiscard]] bool empty() const { return running.empty() && waiting.empty(); }

@@ -23,11 +23,12 @@ struct Sequence {
   std::uint32_t num_computed_tokens = 0;  // in the KV cache; 0 while waiting
   std::uint32_t max_total_tokens = 0;     // prompt + max_tokens, cut to the context
 
-  std::int32_t priority = 0;           // of the request: lower is served first
-  std::optional<TimePoint> deadline;   // of the request
-  std::uint64_t arrival_order = 0;     // rises with every submission; kept through preemption
-  std::uint64_t waited_steps = 0;      // steps spent waiting, all told; what ages it
-  std::uint64_t last_served_step = 0;  // the last step that computed a token of it, counted from 1
+  std::int32_t priority = 0;          // of the request: lower is served first
+  std::optional<TimePoint> deadline;  // of the request
+  std::uint64_t arrival_order = 0;    // rises with every submission; kept through preemption
+  std::uint64_t waited_steps = 0;     // steps spent waiting, all told; what ages it
+  std::uint64_t last_turn =
+      0;  // its place in the order in which steps served sequences; 0 is never
   std::uint32_t preemptions = 0;
   bool immune = false;  // its worst case is reserved, and it is never preempted
 

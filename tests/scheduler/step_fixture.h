@@ -1,0 +1,100 @@
+// A small engine loop for scheduler tests: real planner and books, blocks of four tokens, and a
+// model whose every next token is the number of tokens so far. Slots are not checked here;
+// tests/sim does.
+#pragma once
+
+#include "kvcache/kv_cache_manager.h"
+#include "scheduler/absorb.h"
+#include "scheduler/apply.h"
+#include "scheduler/plan.h"
+#include "scheduler/plan_text.h"
+#include "scheduler/scheduler_state.h"
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace kvasir::scheduler::testing {
+
+inline kvcache::KvCacheOptions small_cache(std::uint32_t num_blocks) {
+  kvcache::KvCacheOptions options;
+  options.geometry.groups = {
+      {.num_layers = 1, .num_kv_heads = 1, .head_dim = 8, .window_tokens = 0}};
+  options.geometry.block_tokens = 4;
+  options.num_blocks = num_blocks;
+  return options;
+}
+
+inline Request request(std::vector<TokenId> prompt, std::uint32_t max_tokens) {
+  Request request;
+  request.prompt_tokens = std::move(prompt);
+  request.stop.max_tokens = max_tokens;
+  return request;
+}
+
+/// `count` tokens of one kind.
+inline std::vector<TokenId> repeat(TokenId token, std::size_t count) {
+  return std::vector<TokenId>(count, token);
+}
+
+struct Loop {
+  kvcache::KvCacheManager kv;
+  SchedulerState state;
+  StepLimits limits;
+  TimePoint now{};
+  StepPlan last_plan;
+  std::vector<Finish> finishes;  // of all steps
+
+  explicit Loop(std::uint32_t num_blocks, StepLimits step_limits = {})
+      : kv(small_cache(num_blocks)), limits(step_limits) {}
+
+  void submit(std::uint64_t id, Request wanted) {
+    scheduler::submit(state, kv, limits,
+                      {SequenceId{id}, std::make_shared<const Request>(std::move(wanted))}, now);
+  }
+
+  /// Plans and applies; the text of the plan.
+  std::string begin() {
+    last_plan = plan(state, kv, limits, now);
+    keep(apply(last_plan, state, kv, now));
+    return plan_text(last_plan);
+  }
+  void end() {
+    StepResult result;
+    for (const Chunk& chunk : last_plan.chunks) {
+      if (chunk.first_logits_row == chunk.num_tokens) continue;
+      SampledToken& sampled = result.sampled.emplace_back();
+      sampled.sequence = chunk.sequence;
+      sampled.token = state.find(chunk.sequence)->num_tokens();
+    }
+    keep(absorb(last_plan, std::move(result), state, kv, now).finishes);
+    kv.check_integrity();
+  }
+  std::string step() {
+    std::string text = begin();
+    end();
+    return text;
+  }
+  std::uint32_t run_until_empty(std::uint32_t most_steps) {
+    std::uint32_t steps = 0;
+    while (!state.empty() && steps < most_steps) {
+      step();
+      ++steps;
+    }
+    return steps;
+  }
+  [[nodiscard]] const Finish* finish(std::uint64_t id) const {
+    for (const Finish& ended : finishes) {
+      if (ended.sequence.id == SequenceId{id}) return &ended;
+    }
+    return nullptr;
+  }
+
+ private:
+  void keep(std::vector<Finish> ended) {
+    for (Finish& one : ended) finishes.push_back(std::move(one));
+  }
+};
+
+}  // namespace kvasir::scheduler::testing
