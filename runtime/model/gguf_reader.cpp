@@ -332,7 +332,27 @@ GgufValue read_value(Cursor& cursor, ValueType type, std::uint64_t& elements_in_
 using Metadata = std::vector<std::pair<std::string, GgufValue>>;
 using Index = std::unordered_map<std::string_view, std::size_t>;  // views into the mapped file
 
-void read_metadata(Cursor& cursor, std::uint64_t num_keys, Metadata& metadata, Index& index) {
+constexpr std::string_view kAlignmentKey = "general.alignment";
+
+std::uint64_t checked_alignment(const Cursor& cursor, std::uint64_t offset,
+                                const GgufValue& value) {
+  const auto* alignment = std::get_if<std::uint64_t>(&value);
+  if (alignment == nullptr) {
+    cursor.refuse(offset, "the value is no unsigned integer");
+  }
+  if (!std::has_single_bit(*alignment) || *alignment < kMinAlignment ||
+      *alignment > kMaxAlignment) {
+    cursor.refuse(offset, "the value is " + std::to_string(*alignment) + ", powers of two from " +
+                              std::to_string(kMinAlignment) + " to " +
+                              std::to_string(kMaxAlignment) + " are allowed");
+  }
+  return *alignment;
+}
+
+// Returns the alignment of the data section.
+std::uint64_t read_metadata(Cursor& cursor, std::uint64_t num_keys, Metadata& metadata,
+                            Index& index) {
+  std::uint64_t alignment = kDefaultAlignment;
   std::uint64_t elements_in_all = 0;
   for (std::uint64_t i = 0; i < num_keys; ++i) {
     cursor.set_context("metadata key " + std::to_string(i));
@@ -346,29 +366,14 @@ void read_metadata(Cursor& cursor, std::uint64_t num_keys, Metadata& metadata, I
       cursor.refuse(offset, "the key is there twice");
     }
     const ValueType type = read_value_type(cursor, "the type of the value");
+    const std::uint64_t value_offset = cursor.position();
     metadata.emplace_back(std::string(key), read_value(cursor, type, elements_in_all));
+    if (key == kAlignmentKey) {
+      alignment = checked_alignment(cursor, value_offset, metadata.back().second);
+    }
   }
   cursor.set_context({});
-}
-
-std::uint64_t read_alignment(const Cursor& cursor, const Metadata& metadata, const Index& index) {
-  const auto found = index.find("general.alignment");
-  if (found == index.end()) {
-    return kDefaultAlignment;
-  }
-  const GgufValue& value = metadata[found->second].second;
-  const auto* alignment = std::get_if<std::uint64_t>(&value);
-  if (alignment == nullptr) {
-    cursor.refuse(cursor.position(), "metadata key \"general.alignment\" is no unsigned integer");
-  }
-  if (!std::has_single_bit(*alignment) || *alignment < kMinAlignment ||
-      *alignment > kMaxAlignment) {
-    cursor.refuse(cursor.position(), "metadata key \"general.alignment\" is " +
-                                         std::to_string(*alignment) + ", powers of two from " +
-                                         std::to_string(kMinAlignment) + " to " +
-                                         std::to_string(kMaxAlignment) + " are allowed");
-  }
-  return *alignment;
+  return alignment;
 }
 
 /// A tensor as the file describes it, before its place is checked.
@@ -521,7 +526,7 @@ struct GgufFile::Impl {
   Index tensor_index;
 
   void parse();
-  void parse_tensors(Cursor& cursor, std::uint64_t num_tensors);
+  void parse_tensors(Cursor& cursor, std::uint64_t num_tensors, std::uint64_t alignment);
 };
 
 void GgufFile::Impl::parse() {
@@ -531,12 +536,12 @@ void GgufFile::Impl::parse() {
   }
   const Header header = read_header(cursor);
   version = header.version;
-  read_metadata(cursor, header.num_keys, metadata, metadata_index);
-  parse_tensors(cursor, header.num_tensors);
+  const std::uint64_t alignment = read_metadata(cursor, header.num_keys, metadata, metadata_index);
+  parse_tensors(cursor, header.num_tensors, alignment);
 }
 
-void GgufFile::Impl::parse_tensors(Cursor& cursor, std::uint64_t num_tensors) {
-  const std::uint64_t alignment = read_alignment(cursor, metadata, metadata_index);
+void GgufFile::Impl::parse_tensors(Cursor& cursor, std::uint64_t num_tensors,
+                                   std::uint64_t alignment) {
   std::vector<TensorEntry> entries = read_tensor_entries(cursor, num_tensors);
   const std::span<const std::byte> data =
       data_section(cursor, file.bytes(), alignment, num_tensors);

@@ -2,6 +2,7 @@
 // that someone made to collide would collide.
 #include "runtime/model/model_config.h"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstddef>
