@@ -1,0 +1,177 @@
+// Checks first, allocations last: a start that will be refused must not touch gigabytes before.
+#include "cli/engine_stack.h"
+
+#include "cli/startup_error.h"
+#include "runtime/kernels/dispatch.h"
+
+#include <spdlog/spdlog.h>
+
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <limits>
+#include <new>
+
+namespace kvasir::cli {
+namespace {
+
+std::uint32_t choose_context(const config::ServeOptions& options, const LoadedModel& model) {
+  const std::uint32_t longest = model.config.context_tokens;
+  if (options.context_tokens == 0) return longest;
+  if (options.context_tokens > longest) {
+    throw StartupError("--context: " + std::to_string(options.context_tokens) +
+                       " is more than the model's " + std::to_string(longest) + " tokens");
+  }
+  return options.context_tokens;
+}
+
+CpuLimit choose_threads(const config::ServeOptions& options) {
+  if (options.threads != 0) return {options.threads, "--threads"};
+  return cpu_limit("", affinity_cpus());
+}
+
+runtime::Isa choose_isa(const std::string& name) {
+  if (name == "auto") return runtime::best_isa();
+  const auto isa = runtime::isa_from_name(name);
+  std::string known;
+  for (const runtime::Isa compiled : runtime::compiled_isas()) {
+    if (!runtime::cpu_supports(compiled)) continue;
+    if (isa == compiled) return compiled;
+    known += (known.empty() ? "" : ", ") + std::string(runtime::isa_name(compiled));
+  }
+  throw StartupError("--isa: " + name + " is not there; this build has on this CPU: " + known);
+}
+
+std::uint32_t choose_blocks(const config::ServeOptions& options,
+                            const kvcache::KvGeometry& geometry) {
+  const std::uint64_t blocks = geometry.blocks_in(options.kv_budget_bytes);
+  if (blocks == 0) {
+    throw StartupError("--kv-budget: " + std::to_string(options.kv_budget_bytes) +
+                       " bytes is less than one block, the least that a sequence needs: " +
+                       std::to_string(geometry.bytes_per_block()) + " bytes (" +
+                       std::to_string(geometry.block_tokens) + " tokens of " +
+                       std::to_string(geometry.bytes_per_token()) + " bytes)");
+  }
+  if (blocks > std::numeric_limits<std::int32_t>::max()) {
+    throw StartupError("--kv-budget: more than 2^31 blocks of " +
+                       std::to_string(geometry.bytes_per_block()) + " bytes");
+  }
+  return static_cast<std::uint32_t>(blocks);
+}
+
+/// Names everything that the bytes of an answer may depend on: build, instruction set, KV type,
+/// model.
+std::string fingerprint(std::string_view isa, std::string_view kv_type, std::uint64_t model_hash) {
+  char hash[20];
+  std::snprintf(hash, sizeof(hash), "%016llx", static_cast<unsigned long long>(model_hash));
+  return "kvasir-" KVASIR_VERSION "-" + std::string(isa) + "-" + std::string(kv_type) + "-" + hash;
+}
+
+server::ModelInfo model_info(const config::ServeOptions& options, const EngineStack& stack,
+                             std::uint64_t model_hash) {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  server::ModelInfo info;
+  info.served_name =
+      options.served_model_name.empty() ? stack.model->config.name : options.served_model_name;
+  info.root = std::filesystem::path(stack.model->text.file->path()).filename().string();
+  info.created_unix = std::chrono::duration_cast<std::chrono::seconds>(now).count();
+  info.context_tokens = stack.context_tokens;
+  info.vocab_size = stack.model->config.vocab_size;
+  info.geometry = stack.geometry;
+  info.num_blocks = stack.num_blocks;
+  info.kv_budget_bytes = options.kv_budget_bytes;
+  info.kernels = runtime::isa_name(stack.executor_options.isa);
+  info.system_fingerprint = fingerprint(info.kernels, options.kv_type, model_hash);
+  info.num_threads = stack.threads.threads;
+  return info;
+}
+
+MemorySum sum_memory(const config::ServeOptions& options, const EngineStack& stack) {
+  return memory_sum({
+      .weight_bytes = stack.model->text.file->size_bytes(),
+      .kv_block_bytes = stack.geometry.bytes_per_block(),
+      .kv_blocks = stack.num_blocks,
+      .executor_buffer_bytes =
+          runtime::CpuExecutor::buffer_bytes(stack.executor_options, stack.model->config),
+      .vocabulary_tokens = stack.model->text.tokenizer->vocabulary_size(),
+      .max_sequences = options.max_sequences,
+      .max_waiting = options.max_waiting,
+      .context_tokens = stack.context_tokens,
+  });
+}
+
+}  // namespace
+
+std::unique_ptr<EngineStack> build_engine_stack(const config::ServeOptions& options) {
+  auto stack = std::make_unique<EngineStack>();
+  stack->threads = choose_threads(options);
+  stack->executor_options.isa = choose_isa(options.isa);
+  stack->model = load_model(resolve_model_path(options.model_path), options.chat_template_path);
+  stack->context_tokens = choose_context(options, *stack->model);
+  const auto kv_type = kvcache::kv_type_from_name(options.kv_type);
+  if (!kv_type) throw StartupError("--kv-type: " + options.kv_type + " is not in this build");
+  stack->geometry = stack->model->config.kv_geometry(*kv_type, options.block_tokens);
+  stack->num_blocks = choose_blocks(options, stack->geometry);
+  stack->executor_options.num_threads = stack->threads.threads;
+  stack->executor_options.max_step_tokens = options.step_tokens;
+  stack->executor_options.max_sequences = options.max_sequences;
+  stack->executor_options.max_context_tokens = stack->context_tokens;
+  stack->memory = sum_memory(options, *stack);
+  stack->memory_limit = memory_limit("");
+  const std::string refusal = memory_refusal(stack->memory, stack->memory_limit);
+  if (!refusal.empty()) throw StartupError(refusal);
+
+  try {
+    stack->storage = std::make_unique<kvcache::KvStorage>(stack->geometry, stack->num_blocks);
+    stack->executor = std::make_unique<runtime::CpuExecutor>(
+        stack->executor_options, stack->model->config, stack->model->weights, *stack->storage);
+  } catch (const std::bad_alloc&) {
+    throw StartupError("the system refuses " + bytes_text(stack->memory.total_bytes()) +
+                       " of address space (see ulimit -v); lower --kv-budget");
+  }
+  engine::EngineOptions engine_options;
+  engine_options.geometry = stack->geometry;
+  engine_options.num_blocks = stack->num_blocks;
+  engine_options.limits.max_step_tokens = options.step_tokens;
+  engine_options.limits.max_sequences = options.max_sequences;
+  engine_options.limits.context_tokens = stack->context_tokens;
+  engine_options.max_waiting_sequences = options.max_waiting;
+  engine_options.model_hash = runtime::model_hash(*stack->model->text.file, stack->model->config);
+  engine_options.prefix_cache = options.prefix_cache;
+  stack->engine = std::make_unique<engine::Engine>(engine_options, *stack->executor, stack->clock);
+  stack->info = model_info(options, *stack, engine_options.model_hash);
+  return stack;
+}
+
+void log_engine_stack(const EngineStack& stack, const config::ServeOptions& options) {
+  const runtime::ModelConfig& model = stack.model->config;
+  spdlog::info("model: {} ({}, {} layers, {} words, context {} of {} tokens) from {}", model.name,
+               model.architecture, model.num_layers, model.vocab_size, stack.context_tokens,
+               model.context_tokens, stack.model->text.file->path());
+  if (!stack.model->chat_template_warning.empty()) spdlog::warn(stack.model->chat_template_warning);
+  spdlog::info("threads: {} ({} decided)", stack.threads.threads, stack.threads.reason);
+  spdlog::info("kernels: {}; KV type {}", stack.info.kernels, options.kv_type);
+  for (const MemoryPart& part : stack.memory.parts) {
+    spdlog::info("memory: {} for {} ({})", bytes_text(part.bytes), part.name, part.how);
+  }
+  spdlog::info(
+      "memory: {} in all; {} is {}", bytes_text(stack.memory.total_bytes()),
+      stack.memory_limit.limit_bytes == 0 ? "no limit" : bytes_text(stack.memory_limit.limit_bytes),
+      stack.memory_limit.limit_bytes == 0 ? "known" : "the " + stack.memory_limit.reason);
+  const std::string warning = memory_warning(stack.memory, stack.memory_limit);
+  if (!warning.empty()) spdlog::warn(warning);
+  const std::uint64_t kv_tokens = std::uint64_t{stack.num_blocks} * stack.geometry.block_tokens;
+  spdlog::info("KV room: {} tokens in {} blocks of {}; {} bytes per token", kv_tokens,
+               stack.num_blocks, stack.geometry.block_tokens, stack.geometry.bytes_per_token());
+  const std::uint64_t useful =
+      stack.geometry.blocks_for(stack.context_tokens) * options.max_sequences;
+  if (stack.num_blocks > useful) {
+    spdlog::info("KV room: {} running contexts need {} blocks; the other {} only keep prefixes",
+                 options.max_sequences, useful, stack.num_blocks - useful);
+  } else if (kv_tokens < stack.context_tokens) {
+    spdlog::warn("KV room: {} tokens are fewer than the context; longer requests are refused",
+                 kv_tokens);
+  }
+}
+
+}  // namespace kvasir::cli

@@ -1,0 +1,43 @@
+// Options to a loaded model, a KV arena, an executor and an engine, checked against each other and
+// against the machine. serve and generate both stand on it; doors, threads and signals are theirs.
+#pragma once
+
+#include "cli/load_model.h"
+#include "cli/machine.h"
+#include "cli/memory_sum.h"
+#include "config/options.h"
+#include "core/clock.h"
+#include "engine/engine.h"
+#include "kvcache/kv_storage.h"
+#include "runtime/cpu_executor.h"
+#include "server/generate_service.h"
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace kvasir::cli {
+
+struct EngineStack {
+  SteadyClock clock;
+  std::unique_ptr<LoadedModel> model;
+  kvcache::KvGeometry geometry;
+  std::uint32_t num_blocks = 0;
+  std::uint32_t context_tokens = 0;
+  CpuLimit threads;  // reason: who decided
+  runtime::CpuExecutorOptions executor_options;
+  MemorySum memory;
+  MemoryLimit memory_limit;
+  std::unique_ptr<kvcache::KvStorage> storage;
+  std::unique_ptr<runtime::CpuExecutor> executor;
+  std::unique_ptr<engine::Engine> engine;
+  server::ModelInfo info;
+};
+
+/// Throws StartupError naming the option and the numbers.
+[[nodiscard]] std::unique_ptr<EngineStack> build_engine_stack(const config::ServeOptions& options);
+
+/// What was built and what it may hold, line by line, to the log.
+void log_engine_stack(const EngineStack& stack, const config::ServeOptions& options);
+
+}  // namespace kvasir::cli

@@ -1,0 +1,23 @@
+// A start that cannot go on: a model, a port or a limit is at fault. It ends in main, as one line
+// and exit code 2.
+#pragma once
+
+#include "core/result.h"
+
+#include <stdexcept>
+
+namespace kvasir::cli {
+
+class StartupError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// The value, or its error as an exception. Before "ready" only.
+template <typename T>
+T value_or_throw(Result<T> result) {
+  if (!result) throw StartupError(result.error().message);
+  return std::move(*result);
+}
+
+}  // namespace kvasir::cli

@@ -1,0 +1,276 @@
+// The rows, and what is written from them: names, values, ranges and the document.
+#include "config/option_table.h"
+
+#include <algorithm>
+#include <cctype>
+#include <sstream>
+
+namespace kvasir::config {
+namespace {
+
+std::string replaced(std::string_view text, char from, char to) {
+  std::string out(text);
+  std::replace(out.begin(), out.end(), from, to);
+  return out;
+}
+
+/// 1073741824 as "1GiB"; bytes that are no multiple stay a plain number.
+std::string size_text(std::uint64_t bytes) {
+  constexpr struct {
+    unsigned shift;
+    std::string_view suffix;
+  } kUnits[] = {{30, "GiB"}, {20, "MiB"}, {10, "KiB"}};
+  for (const auto& unit : kUnits) {
+    const std::uint64_t one = 1ULL << unit.shift;
+    if (bytes >= one && bytes % one == 0) {
+      return std::to_string(bytes / one) + std::string(unit.suffix);
+    }
+  }
+  return std::to_string(bytes);
+}
+
+std::string joined(const std::vector<std::string_view>& words) {
+  std::string out;
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    out += i == 0 ? "" : i + 1 == words.size() ? " or " : ", ";
+    out += words[i];
+  }
+  return out;
+}
+
+std::vector<OptionRow> make_table() {
+  using O = ServeOptions;
+  using K = OptionKind;
+  constexpr unsigned kModelUsers = kServe | kGenerate | kTokenize;
+  return {
+      {.name = "model",
+       .kind = K::kPath,
+       .member = &O::model_path,
+       .users = kModelUsers,
+       .help = "GGUF file to serve, or `default` for the model that deploy/serve.sh fetches."},
+      {.name = "served-model-name",
+       .kind = K::kText,
+       .member = &O::served_model_name,
+       .help = "Name that clients ask for; the model's own name if unset."},
+      {.name = "chat-template",
+       .kind = K::kPath,
+       .member = &O::chat_template_path,
+       .users = kServe | kGenerate,
+       .help = "File with a chat template to use in place of the model file's own."},
+      {.name = "host",
+       .kind = K::kText,
+       .member = &O::host,
+       .users = kServe | kHealthcheck,
+       .help = "Address to listen on, for both doors."},
+      {.name = "http-port",
+       .kind = K::kNumber,
+       .member = &O::http_port,
+       .users = kServe | kHealthcheck,
+       .help = "Port of the REST door; 0 picks a free one.",
+       .max = 65535},
+      {.name = "grpc-port",
+       .kind = K::kNumber,
+       .member = &O::grpc_port,
+       .help = "Port of the gRPC door; 0 picks a free one.",
+       .max = 65535},
+      {.name = "http-threads",
+       .kind = K::kNumber,
+       .member = &O::http_threads,
+       .unit = "threads",
+       .help = "Threads that serve REST connections, beside the compute threads.",
+       .min = 1,
+       .max = 64},
+      {.name = "kv-budget",
+       .kind = K::kBytes,
+       .member = &O::kv_budget_bytes,
+       .users = kServe | kGenerate,
+       .unit = "bytes",
+       .help = "Memory for keys and values of all sequences together; at least one block.",
+       .min = 1,
+       .max = 1ULL << 44U},
+      {.name = "kv-type",
+       .kind = K::kChoice,
+       .member = &O::kv_type,
+       .users = kServe | kGenerate,
+       .help = "Element type that keys and values are stored in.",
+       .choices = {"f32", "f16", "bf16"}},
+      {.name = "block-tokens",
+       .kind = K::kNumber,
+       .member = &O::block_tokens,
+       .users = kServe | kGenerate,
+       .unit = "tokens",
+       .help = "Tokens that one KV block holds; only full blocks are shared as prefixes.",
+       .min = 16,
+       .max = 64,
+       .choices = {"16", "32", "64"}},
+      {.name = "prefix-cache",
+       .kind = K::kSwitch,
+       .member = &O::prefix_cache,
+       .help = "Keep blocks of finished sequences and reuse them for equal prefixes."},
+      {.name = "threads",
+       .kind = K::kNumber,
+       .member = &O::threads,
+       .users = kServe | kGenerate,
+       .unit = "threads",
+       .help = "Compute threads; auto is the cgroup CPU quota or the affinity mask, the smaller.",
+       .min = 1,
+       .max = 1024,
+       .word_for_zero = "auto"},
+      {.name = "max-sequences",
+       .kind = K::kNumber,
+       .member = &O::max_sequences,
+       .unit = "sequences",
+       .help = "Sequences that run at once; more wait.",
+       .min = 1,
+       .max = 4096},
+      {.name = "max-waiting",
+       .kind = K::kNumber,
+       .member = &O::max_waiting,
+       .unit = "sequences",
+       .help = "Sequences that may wait; past it requests get 429.",
+       .min = 1,
+       .max = 1'000'000},
+      {.name = "step-tokens",
+       .kind = K::kNumber,
+       .member = &O::step_tokens,
+       .users = kServe | kGenerate,
+       .unit = "tokens",
+       .help = "Tokens computed in one step, prefill and decode together.",
+       .min = 1,
+       .max = 65536},
+      {.name = "context",
+       .kind = K::kNumber,
+       .member = &O::context_tokens,
+       .users = kServe | kGenerate,
+       .unit = "tokens",
+       .help = "Longest prompt and answer of one sequence together; auto is the model's own.",
+       .min = 2,
+       .max = 1ULL << 24U,
+       .word_for_zero = "auto"},
+      {.name = "isa",
+       .kind = K::kChoice,
+       .member = &O::isa,
+       .users = kServe | kGenerate,
+       .help = "Instruction set of the kernels; auto is the best that this CPU has.",
+       .choices = {"auto", "scalar", "avx2", "avx512"}},
+      {.name = "shutdown-grace-ms",
+       .kind = K::kNumber,
+       .member = &O::shutdown_grace_ms,
+       .unit = "ms",
+       .help = "Time that live requests get to finish after SIGTERM or SIGINT.",
+       .max = 3'600'000},
+      {.name = "ready-file",
+       .kind = K::kPath,
+       .member = &O::ready_file,
+       .help = "File that appears, whole, once requests are served: its JSON has http_port, "
+               "grpc_port and pid."},
+      {.name = "log-level",
+       .kind = K::kChoice,
+       .member = &O::log_level,
+       .users = kServe | kGenerate,
+       .help = "Least severe message that is logged.",
+       .choices = {"debug", "info", "warn", "error"}},
+      {.name = "log-format",
+       .kind = K::kChoice,
+       .member = &O::log_format,
+       .help = "Log lines as text or as one JSON object each.",
+       .choices = {"text", "json"}},
+  };
+}
+
+}  // namespace
+
+std::span<const OptionRow> option_table() {
+  static const std::vector<OptionRow> kTable = make_table();
+  return kTable;
+}
+
+std::string flag_name(const OptionRow& row) { return "--" + std::string(row.name); }
+
+std::string environment_name(const OptionRow& row) {
+  std::string name = "KVASIR_" + replaced(row.name, '-', '_');
+  std::transform(name.begin(), name.end(), name.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
+  return name;
+}
+
+std::string file_key(const OptionRow& row) { return replaced(row.name, '-', '_'); }
+
+std::string value_text(const OptionRow& row, const ServeOptions& options) {
+  return std::visit(
+      [&](auto member) -> std::string {
+        const auto& value = options.*member;
+        using T = std::decay_t<decltype(value)>;
+        if constexpr (std::is_same_v<T, std::string>) {
+          return value;
+        } else if constexpr (std::is_same_v<T, bool>) {
+          return value ? "true" : "false";
+        } else {
+          if (value == 0 && !row.word_for_zero.empty()) return std::string(row.word_for_zero);
+          return row.kind == OptionKind::kBytes ? size_text(value) : std::to_string(value);
+        }
+      },
+      row.member);
+}
+
+std::string allowed_text(const OptionRow& row) {
+  switch (row.kind) {
+    case OptionKind::kText:
+      return "text, not empty";
+    case OptionKind::kPath:
+      return "a path, not empty";
+    case OptionKind::kSwitch:
+      return "true or false";
+    case OptionKind::kChoice:
+      return joined(row.choices);
+    case OptionKind::kBytes:
+      return "a size from " + size_text(row.min) + " to " + size_text(row.max) +
+             ", in plain bytes or with KiB, MiB or GiB";
+    case OptionKind::kNumber:
+      break;
+  }
+  if (!row.choices.empty()) return joined(row.choices);
+  std::string text =
+      "a whole number from " + std::to_string(row.min) + " to " + std::to_string(row.max);
+  if (!row.word_for_zero.empty()) text += ", or " + std::string(row.word_for_zero);
+  return text;
+}
+
+std::string config_document() {
+  const ServeOptions defaults;
+  std::ostringstream out;
+  out << R"(# Options
+
+Made from `config/option_table.cpp`: change the table, then run
+`KVASIR_UPDATE_GOLDEN=1 build/release/tests/kvasir_tests_config`. A test fails when this file is stale.
+
+Each option can be set in four places; a later one wins: its default, the TOML file named by `--config` or
+`KVASIR_CONFIG`, the environment, a flag. The file has keys at top level only, for example:
+
+```toml
+model = "/models/smollm2.gguf"
+kv_budget = "512MiB"
+threads = 2
+```
+
+A value that is not allowed, an unknown key or a key given twice ends the start with exit code 2 and one line that
+names the option, where it came from and what is allowed. Of a flag given twice the last one counts. An environment
+variable that starts with `KVASIR_` and is no option is warned about, not refused: Kubernetes puts such variables into
+pods beside a service named kvasir. (For one named kvasir-http, set `enableServiceLinks: false`: its `KVASIR_HTTP_PORT`
+is a URL and will be refused.) Sizes are plain bytes or whole numbers with `KiB`, `MiB` or `GiB`; `KB`, `MB` and `GB`
+are refused, because people disagree on what they mean.
+
+| flag | file key | environment | default | allowed | meaning |
+| --- | --- | --- | --- | --- | --- |
+)";
+  for (const OptionRow& row : option_table()) {
+    const std::string value = value_text(row, defaults);
+    out << "| `" << flag_name(row) << "` | `" << file_key(row) << "` | `" << environment_name(row)
+        << "` | " << (value.empty() ? "unset" : "`" + value + "`") << " | " << allowed_text(row)
+        << (row.unit.empty() ? "" : " (" + std::string(row.unit) + ")") << " | " << row.help
+        << " |\n";
+  }
+  return out.str();
+}
+
+}  // namespace kvasir::config
