@@ -4,16 +4,15 @@
 use std::io;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
-use aho_corasick::AhoCorasick;
 use chrono::NaiveDateTime;
 use minijinja::value::Serde;
 use minijinja::{Environment, Error, ErrorKind, Value};
 
 use crate::jinja::{self, RENDERING};
+use crate::template_source::prepare;
 use crate::{panic_message, Failure, Status};
 
-const MAX_TEMPLATE_BYTES: usize = 64 << 10;
-/// The parser recurses over chains of operators: about 1 KiB of stack for each byte of the template at worst.
+/// The parser and the renderer recurse; template_source bounds how deep, and this is room for that many times over.
 const STACK_BYTES: usize = 64 << 20;
 const NAME: &str = "chat_template";
 
@@ -32,20 +31,14 @@ pub struct ChatTemplate {
 
 impl ChatTemplate {
     pub fn parse(source: &str, limits: RenderLimits) -> Result<Self, Failure> {
-        if source.len() > MAX_TEMPLATE_BYTES {
-            return Err(Failure::invalid(format!(
-                "it has {} bytes, more than the {MAX_TEMPLATE_BYTES} that are allowed",
-                source.len()
-            )));
-        }
-        let source = without_generation_blocks(source)?;
         let environment = on_large_stack(|| {
-            let mut environment = jinja::environment()?;
+            let fault = |error: Error| Failure::invalid(describe(&error));
+            let mut environment = jinja::environment().map_err(fault)?;
+            let source = prepare(source, environment.syntax().clone())?;
             environment.set_fuel(Some(limits.max_steps));
-            environment.add_template_owned(NAME, source)?;
+            environment.add_template_owned(NAME, source).map_err(fault)?;
             Ok(environment)
-        })?
-        .map_err(|error| Failure::invalid(describe(&error)))?;
+        })??;
         Ok(ChatTemplate { environment, limits })
     }
 
@@ -150,23 +143,4 @@ fn on_large_stack<T: Send>(body: impl FnOnce() -> T + Send) -> Result<T, Failure
             .unwrap_or_else(Err)
             .map_err(|payload| Failure::internal(panic_message(payload.as_ref())))
     })
-}
-
-/// `{% generation %}` marks what the assistant wrote, for training; rendering is the same without. It becomes a block
-/// that is always taken, which keeps the tags' whitespace control.
-fn without_generation_blocks(source: &str) -> Result<String, Failure> {
-    let mut patterns = Vec::new();
-    let mut replacements = Vec::new();
-    for open in ["", "-", "+"] {
-        for close in ["", "-", "+"] {
-            for (name, block) in [("generation", "if true"), ("endgeneration", "endif")] {
-                for space in [" ", ""] {
-                    patterns.push(format!("{{%{open}{space}{name}{space}{close}%}}"));
-                    replacements.push(format!("{{%{open} {block} {close}%}}"));
-                }
-            }
-        }
-    }
-    let finder = AhoCorasick::new(patterns).map_err(|error| Failure::internal(error.to_string()))?;
-    Ok(finder.replace_all(source, &replacements))
 }

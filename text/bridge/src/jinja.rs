@@ -3,11 +3,10 @@
 
 use std::cell::RefCell;
 use std::fmt::Write;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use chrono::NaiveDateTime;
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, ValueKind};
+use minijinja::value::{Kwargs, Tuple, ValueKind};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, Value};
 
 use crate::python;
@@ -34,6 +33,7 @@ pub fn environment() -> Result<Environment<'static>, Error> {
     environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
     environment.set_auto_escape_callback(|_| AutoEscape::None);
     environment.set_formatter(|out, _, value| Ok(out.write_str(&python::display(value)?)?));
+    minijinja_contrib::add_to_environment(&mut environment);
     add_functions(&mut environment);
     add_filters(&mut environment);
     environment.add_test("sequence", |value: Value| is_iterable(&value));
@@ -59,13 +59,6 @@ fn add_functions(environment: &mut Environment<'static>) {
         write!(text, "{}", now.format(&format))
             .map_err(|_| invalid(format!("strftime_now does not know the format '{format}'")))?;
         Ok(text)
-    });
-    environment.add_function("joiner", |separator: Option<String>| {
-        let separator = separator.unwrap_or_else(|| ", ".to_string());
-        let used = AtomicBool::new(false);
-        Value::from_function(move || {
-            if used.swap(true, Ordering::Relaxed) { separator.clone() } else { String::new() }
-        })
     });
 }
 
@@ -198,10 +191,22 @@ fn string_method(state: &State, text: &str, name: &str, arguments: &[Value]) -> 
             Value::from(text[..offset].chars().count())
         }
         ("rsplit", Some(separator)) if !separator.is_empty() => rsplit(text, separator, arguments.get(1)),
+        ("partition", Some(separator)) if !separator.is_empty() => match text.split_once(separator) {
+            Some((left, right)) => triple(left, separator, right),
+            None => triple(text, "", ""),
+        },
+        ("rpartition", Some(separator)) if !separator.is_empty() => match text.rsplit_once(separator) {
+            Some((left, right)) => triple(left, separator, right),
+            None => triple("", "", text),
+        },
         ("zfill" | "center" | "ljust" | "rjust", None) => padded(state, text, name, arguments.first())?,
         _ => return Ok(None),
     };
     Ok(Some(result))
+}
+
+fn triple(left: &str, separator: &str, right: &str) -> Value {
+    Value::from(Tuple::from([Value::from(left), Value::from(separator), Value::from(right)]))
 }
 
 fn rsplit(text: &str, separator: &str, limit: Option<&Value>) -> Value {

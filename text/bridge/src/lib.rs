@@ -5,6 +5,7 @@ mod chat_template;
 mod jinja;
 mod pre_tokenizer;
 mod python;
+mod template_source;
 mod tokenizer;
 
 use std::any::Any;

@@ -1,7 +1,7 @@
 //! How Python prints: `str()`, `repr()`, floats and `json.dumps`, over minijinja's values. Chat templates are written
 //! for Jinja on Python, and a model has seen exactly what that prints.
 
-use minijinja::value::ValueKind;
+use minijinja::value::{Tuple, ValueKind};
 use minijinja::{Error, ErrorKind, Value};
 
 /// Deeper values are refused: they come from a template that nests on purpose, and recursion has a stack to keep.
@@ -33,14 +33,18 @@ fn write_repr(value: &Value, depth: usize, out: &mut String) -> Result<(), Error
         ValueKind::Number => out.push_str(&number(value)),
         ValueKind::String => write_string_repr(value.as_str().unwrap_or_default(), out),
         ValueKind::Seq | ValueKind::Iterable => {
-            out.push('[');
+            let is_tuple = value.downcast_object_ref::<Tuple>().is_some();
+            out.push(if is_tuple { '(' } else { '[' });
             for (index, item) in value.try_iter()?.enumerate() {
                 if index > 0 {
                     out.push_str(", ");
                 }
                 write_repr(&item, depth + 1, out)?;
             }
-            out.push(']');
+            if is_tuple && value.len() == Some(1) {
+                out.push(',');
+            }
+            out.push(if is_tuple { ')' } else { ']' });
         }
         ValueKind::Map => {
             out.push('{');
@@ -157,7 +161,8 @@ fn write_json(value: &Value, style: &JsonStyle, depth: usize, out: &mut String) 
                 keys.sort();
             }
             write_json_items('{', '}', style, depth, &keys, out, |key, out| {
-                write_json_string(&display(key)?, style.ensure_ascii, out);
+                let name = if key.as_str().is_some() { display(key)? } else { json(key, style)? };
+                write_json_string(&name, style.ensure_ascii, out);
                 out.push_str(&style.key_separator);
                 write_json(&value.get_item(key)?, style, depth + 1, out)
             })?;

@@ -2,6 +2,8 @@
 //! scores with byte fallback. The crate merges; stretches (control tokens, user-defined pieces, the space prefix) are
 //! cut here, so that one table serves texts with and without recognition, and memory is not doubled.
 
+use std::cmp::Ordering;
+
 use aho_corasick::{AhoCorasick, AhoCorasickBuilder, AhoCorasickKind, MatchKind};
 use tokenizers::models::bpe::{Merges, Vocab, BPE};
 use tokenizers::Tokenizer;
@@ -237,8 +239,8 @@ fn merges_from_scores(vocabulary: &VocabularyView, map: &Vocab) -> Result<Merges
             }
         }
     }
-    candidates.sort_by(|a, b| {
-        b.score.total_cmp(&a.score).then(a.left_id.cmp(&b.left_id)).then(a.right_id.cmp(&b.right_id))
-    });
+    // No NaN is left, and 0 equals -0 here, which total_cmp would part.
+    let by_score = |a: &Candidate, b: &Candidate| b.score.partial_cmp(&a.score).unwrap_or(Ordering::Equal);
+    candidates.sort_by(|a, b| by_score(a, b).then((a.left_id, a.right_id).cmp(&(b.left_id, b.right_id))));
     Ok(candidates.into_iter().map(|merge| (merge.left.to_string(), merge.right.to_string())).collect())
 }
