@@ -1,0 +1,180 @@
+// What the executor promises beside the numbers: the rows it samples and keeps, the memory it says
+// it holds, and that a batch which breaks the contract ends the process before it touches another
+// sequence's blocks.
+#include "runtime/cpu_executor.h"
+
+#include "runtime/kernels/dispatch.h"
+#include "tests/runtime/decoder/run_sequences.h"
+#include "tests/runtime/decoder/test_models.h"
+#include "tests/support/catch.h"
+
+#include <csignal>
+#include <cstdio>
+#include <functional>
+#include <malloc.h>
+#include <memory>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <vector>
+
+using namespace kvasir;
+using namespace kvasir::runtime;
+using namespace kvasir::runtime::test;
+
+namespace {
+
+/// A model, an arena and an executor of one thread (so that a child process may use it), with one
+/// good batch.
+struct Fixture {
+  explicit Fixture(std::uint32_t max_sequences = 2) {
+    options.max_step_tokens = 20;
+    options.max_sequences = max_sequences;
+    options.max_context_tokens = 40;
+    executor = std::make_unique<CpuExecutor>(options, model->config, model->weights, storage);
+    request.prompt_tokens = tokens;
+    chunk.num_tokens = 18;
+    chunk.first_logits_row = 17;
+    chunk.tokens = tokens;
+    chunk.num_prompt_tokens = 18;
+    chunk.block_table = table;
+    chunk.request = &request;
+  }
+
+  Result<StepResult> execute(const std::vector<BatchChunk>& chunks) {
+    Batch batch;
+    batch.chunks = chunks;
+    for (const BatchChunk& c : chunks) batch.num_tokens += c.num_tokens;
+    return executor->execute(batch);
+  }
+
+  std::unique_ptr<TestModel> model = make_tiny_model({}, 1);
+  kvcache::KvStorage storage{model->config.kv_geometry(kvcache::KvType::kF16, 16), 4};
+  CpuExecutorOptions options;
+  std::unique_ptr<CpuExecutor> executor;
+  Request request;
+  std::vector<TokenId> tokens = std::vector<TokenId>(60, 5);
+  std::vector<BlockId> table = {BlockId{2}, BlockId{0}};
+  BatchChunk chunk;
+};
+
+/// Whether the action aborts, tried in a child process.
+bool aborts(const std::function<void()>& action) {
+  std::fflush(nullptr);
+  const pid_t child = fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    (void)std::freopen("/dev/null", "w", stderr);
+    signal(SIGABRT, SIG_DFL);  // not Catch's report
+    action();
+    _exit(0);
+  }
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  return WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT;
+}
+
+std::uint64_t allocated_bytes() {
+  const struct mallinfo2 info = mallinfo2();
+  return info.uordblks + info.hblkhd;
+}
+
+}  // namespace
+
+TEST_CASE("CpuExecutor: a chunk is sampled at its last row if any of its logits are wanted",
+          "[runtime]") {
+  Fixture f;
+  BatchChunk silent = f.chunk;  // positions 0 and 1 of another sequence
+  silent.num_tokens = 2;
+  silent.first_logits_row = 2;
+  const std::vector<BlockId> other = {BlockId{1}};
+  silent.block_table = other;
+  silent.sequence = SequenceId{8};
+  f.chunk.sequence = SequenceId{7};
+  const auto result = f.execute({silent, f.chunk});
+  REQUIRE(result.has_value());
+  REQUIRE(result->sampled.size() == 1);
+  CHECK(result->sampled[0].sequence == SequenceId{7});
+  CHECK(f.executor->num_kept_logits() == 0);
+  CHECK(f.execute({silent})->sampled.empty());
+  CHECK(f.execute({})->sampled.empty());
+}
+
+TEST_CASE("CpuExecutor: kept logits are every wanted row, more than the head computes at once",
+          "[runtime]") {
+  Fixture few(1);  // one row of logits at a time
+  Fixture many(20);
+  std::vector<std::vector<float>> rows[2];
+  std::size_t i = 0;
+  for (Fixture* f : {&few, &many}) {
+    f->executor->keep_logits(true);
+    f->chunk.first_logits_row = 3;
+    const auto result = f->execute({f->chunk});
+    REQUIRE(result->sampled.size() == 1);
+    REQUIRE(f->executor->num_kept_logits() == 15);
+    for (std::size_t r = 0; r < 15; ++r) {
+      const auto row = f->executor->kept_logits(r);
+      rows[i].emplace_back(row.begin(), row.end());
+    }
+    ++i;
+  }
+  CHECK(rows[0] == rows[1]);
+}
+
+TEST_CASE("CpuExecutor: buffer_bytes is what construction allocates", "[runtime]") {
+  if (allocated_bytes() == 0) {
+    WARN("skipped: this build's allocator does not say what it holds (sanitizers)");
+    return;
+  }
+  const TestModel& model = smollm2();
+  kvcache::KvStorage storage(model.config.kv_geometry(kvcache::KvType::kF16, 32), 1);
+  for (const std::uint32_t num_threads : {1U, 3U}) {
+    CpuExecutorOptions options;
+    options.num_threads = num_threads;
+    options.max_sequences = 17;
+    options.isa = best_isa();
+    const std::uint64_t before = allocated_bytes();
+    const CpuExecutor executor(options, model.config, model.weights, storage);
+    const auto actual = static_cast<double>(allocated_bytes() - before);
+    const auto said = static_cast<double>(CpuExecutor::buffer_bytes(options, model.config));
+    INFO(said << " said, " << actual << " allocated");
+    CHECK(actual <=
+          said * 1.01);  // the objects themselves and malloc's page rounding are not counted
+    CHECK(said <= actual * 1.01);
+  }
+}
+
+TEST_CASE("CpuExecutor: a batch that breaks the contract aborts", "[runtime]") {
+  Fixture f;
+  CHECK_FALSE(aborts([&] { (void)f.execute({f.chunk}); }));
+  const auto broken = [&](const auto& change) {
+    BatchChunk chunk = f.chunk;
+    change(chunk);
+    return aborts([&] { (void)f.execute({chunk}); });
+  };
+  CHECK(broken([](BatchChunk& c) { c.request = nullptr; }));
+  CHECK(broken([](BatchChunk& c) {
+    c.num_tokens = 0;
+    c.first_logits_row = 0;
+  }));
+  CHECK(broken([](BatchChunk& c) { c.tokens = c.tokens.first(17); }));
+  CHECK(broken([](BatchChunk& c) { c.block_table = c.block_table.first(1); }));
+  CHECK(broken([](BatchChunk& c) { c.first_logits_row = 19; }));
+  CHECK(broken([](BatchChunk& c) { c.first_position = 15; }));  // reaches a third block
+  CHECK(broken([](BatchChunk& c) {
+    c.num_tokens = 21;
+    c.first_logits_row = 21;
+  }));  // over max_step_tokens
+  CHECK(broken([](BatchChunk& c) { c.num_prompt_tokens = 61; }));
+  const std::vector<BlockId> outside = {BlockId{2}, BlockId{4}};
+  CHECK(broken([&](BatchChunk& c) { c.block_table = outside; }));
+  const std::vector<BlockId> long_table(4, BlockId{0});
+  CHECK(broken([&](BatchChunk& c) {
+    c.block_table = long_table;
+    c.first_position = 39;
+  }));  // over the context
+  std::vector<TokenId> odd = f.tokens;
+  odd[17] = f.model->config.vocab_size;
+  CHECK(broken([&](BatchChunk& c) { c.tokens = odd; }));
+  CHECK(aborts([&] { (void)f.execute({f.chunk, f.chunk, f.chunk}); }));
+  CHECK(aborts([&] { (void)f.executor->kept_logits(0); }));
+}
