@@ -1,13 +1,13 @@
-// The REST door: accepts connections, speaks HTTP/1.1 by Boost.Beast, routes to the service and streams events.
-// Validation and text are generate_service's; Boost stays behind this header.
+// The REST door: accepts connections, speaks HTTP/1.1 by Boost.Beast, routes to the service and
+// streams events. Validation and text are generate_service's; Boost stays behind this header.
 #pragma once
+
+#include "server/generate_service.h"
 
 #include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
-
-#include "server/generate_service.h"
 
 namespace kvasir::server {
 
@@ -28,8 +28,8 @@ struct HttpOptions {
 
 class HttpServer {
  public:
-  /// Binds and starts to answer at once (readiness decides what). Throws std::runtime_error naming host and port when
-  /// it cannot bind. `service` must outlive the server.
+  /// Binds and starts to answer at once (readiness decides what). Throws std::runtime_error naming
+  /// host and port when it cannot bind. `service` must outlive the server.
   HttpServer(const HttpOptions& options, GenerateService& service);
   ~HttpServer();
   [[nodiscard]] std::uint16_t port() const;

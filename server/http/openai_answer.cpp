@@ -1,0 +1,350 @@
+#include "server/http/openai_answer.h"
+
+#include "core/check.h"
+#include "server/error_map.h"
+#include "server/utf8.h"
+
+#include <iterator>
+#include <utility>
+
+namespace kvasir::server {
+namespace {
+
+constexpr std::string_view kDataPrefix = "data: ";
+constexpr std::string_view kEventEnd = "\n\n";
+
+void write_usage(const Usage& usage, JsonWriter& json) {
+  json.begin_object();
+  json.member("prompt_tokens", usage.prompt_tokens);
+  json.member("completion_tokens", usage.completion_tokens);
+  json.member("total_tokens", usage.prompt_tokens + usage.completion_tokens);
+  json.key("prompt_tokens_details")
+      .begin_object()
+      .member("cached_tokens", usage.cached_tokens)
+      .end_object();
+  json.key("completion_tokens_details").begin_object().member("reasoning_tokens", 0).end_object();
+  json.end_object();
+}
+
+void write_ids(const std::vector<TokenId>& ids, JsonWriter& json) {
+  json.begin_array();
+  for (const TokenId id : ids) json.unsigned_integer(id);
+  json.end_array();
+}
+
+void write_bytes(std::string_view bytes, JsonWriter& json) {
+  json.begin_array();
+  for (const char c : bytes) json.unsigned_integer(static_cast<unsigned char>(c));
+  json.end_array();
+}
+
+void write_finish_reason(FinishReason reason, JsonWriter& json) {
+  KVASIR_CHECK(reason == FinishReason::kStop || reason == FinishReason::kLength);
+  json.string(reason == FinishReason::kStop ? "stop" : "length");
+}
+
+void write_stop_reason(const ChoiceDelta& choice, JsonWriter& json) {
+  json.key("stop_reason");
+  if (choice.stop_string) {
+    json.string(*choice.stop_string);
+  } else if (choice.stop_token) {
+    json.unsigned_integer(*choice.stop_token);
+  } else {
+    json.null();
+  }
+}
+
+void write_chat_token(const TokenText& token, JsonWriter& json) {
+  json.member("token", printed_token(token));
+  json.key("logprob").logprob(token.logprob);
+  json.key("bytes");
+  write_bytes(token.bytes, json);
+}
+
+void write_chat_logprobs(const std::vector<LogprobEntry>& entries, JsonWriter& json) {
+  json.begin_object().key("content").begin_array();
+  for (const LogprobEntry& entry : entries) {
+    json.begin_object();
+    write_chat_token(entry.chosen, json);
+    json.key("top_logprobs").begin_array();
+    for (const TokenText& top : entry.top) {
+      json.begin_object();
+      write_chat_token(top, json);
+      json.end_object();
+    }
+    json.end_array().end_object();
+  }
+  json.end_array().key("refusal").null().end_object();
+}
+
+/// The best tokens and, where it is not among them, the sampled one. Two tokens may print alike:
+/// the better one stays.
+void write_top_map(const LogprobEntry& entry, JsonWriter& json) {
+  std::vector<std::pair<std::string, float>> shown;
+  const auto add = [&shown](const TokenText& token) {
+    std::string name = printed_token(token);
+    for (const auto& [known, logprob] : shown) {
+      if (known == name) return;
+    }
+    shown.emplace_back(std::move(name), token.logprob);
+  };
+  for (const TokenText& top : entry.top) add(top);
+  add(entry.chosen);
+  json.begin_object();
+  for (const auto& [name, logprob] : shown) json.key(name).logprob(logprob);
+  json.end_object();
+}
+
+bool is_continuation(char c) { return (static_cast<unsigned char>(c) & 0xC0U) == 0x80U; }
+
+/// Text offsets of the entries: where each begins, in code points; `characters` is what began
+/// before, and is moved on.
+std::vector<std::uint64_t> text_offsets(const std::vector<LogprobEntry>& entries,
+                                        std::uint64_t& characters) {
+  std::vector<std::uint64_t> offsets;
+  for (const LogprobEntry& entry : entries) {
+    const std::string& bytes = entry.chosen.bytes;
+    // A token that goes on inside a character begins where that character began.
+    const bool inside = !bytes.empty() && is_continuation(bytes.front()) && characters > 0;
+    offsets.push_back(inside ? characters - 1 : characters);
+    for (const char c : bytes) characters += is_continuation(c) ? 0 : 1;
+  }
+  return offsets;
+}
+
+void write_completion_logprobs(const std::vector<LogprobEntry>& entries, std::uint64_t& characters,
+                               JsonWriter& json) {
+  json.begin_object();
+  json.key("tokens").begin_array();
+  for (const LogprobEntry& entry : entries) json.string(printed_token(entry.chosen));
+  json.end_array().key("token_logprobs").begin_array();
+  for (const LogprobEntry& entry : entries) json.logprob(entry.chosen.logprob);
+  json.end_array().key("top_logprobs").begin_array();
+  for (const LogprobEntry& entry : entries) write_top_map(entry, json);
+  json.end_array().key("text_offset").begin_array();
+  for (const std::uint64_t offset : text_offsets(entries, characters))
+    json.unsigned_integer(offset);
+  json.end_array().end_object();
+}
+
+/// {"id":..,"object":..,"created":..,"model":..,"system_fingerprint":..,"choices":[
+std::string answer_prefix(const AnswerShape& shape, std::string_view object) {
+  JsonWriter json;
+  json.begin_object()
+      .member("id", shape.id)
+      .member("object", object)
+      .key("created")
+      .integer(shape.created);
+  json.member("model", shape.model).member("system_fingerprint", shape.system_fingerprint);
+  json.key("choices").begin_array();
+  return json.take();
+}
+
+std::string_view stream_object(Endpoint endpoint) {
+  return endpoint == Endpoint::kChat ? "chat.completion.chunk" : "text_completion";
+}
+
+}  // namespace
+
+std::string error_body(const Error& error) {
+  const ErrorMapping& mapping = error_mapping(error.code);
+  JsonWriter json;
+  json.begin_object().key("error").begin_object();
+  // Of our own failures the client learns that they are ours, and no more.
+  json.member("message", mapping.http_status == 500 ? std::string_view("internal error")
+                                                    : std::string_view(error.message));
+  json.member("type", mapping.type);
+  json.key("param");
+  if (error.param.empty()) {
+    json.null();
+  } else {
+    json.string(error.param);
+  }
+  json.member("code", mapping.code).end_object().end_object();
+  return json.take();
+}
+
+std::string error_event(const Error& error) {
+  return std::string(kDataPrefix) + error_body(error) + std::string(kEventEnd);
+}
+
+std::string printed_token(const TokenText& token) {
+  if (is_utf8(token.spelling)) return token.spelling;
+  constexpr std::string_view kHexDigits = "0123456789abcdef";
+  std::string text = "bytes:";
+  for (const char c : token.spelling) {
+    const auto byte = static_cast<unsigned char>(c);
+    text += "\\x";
+    text += kHexDigits[byte >> 4U];
+    text += kHexDigits[byte & 0xFU];
+  }
+  return text;
+}
+
+void LogprobWriter::write(Endpoint endpoint, const std::vector<LogprobEntry>& entries,
+                          JsonWriter& json) {
+  if (endpoint == Endpoint::kChat) {
+    write_chat_logprobs(entries, json);
+  } else {
+    write_completion_logprobs(entries, characters_, json);
+  }
+}
+
+StreamAnswer::StreamAnswer(AnswerShape shape, std::uint32_t num_choices)
+    : shape_(std::move(shape)),
+      prefix_(std::string(kDataPrefix) + answer_prefix(shape_, stream_object(shape_.endpoint))),
+      choices_(num_choices) {}
+
+std::string StreamAnswer::events(const std::vector<ChoiceDelta>& deltas,
+                                 const Generation& generation) {
+  std::string out;
+  for (const ChoiceDelta& delta : deltas) {
+    const bool began = choices_.at(delta.choice_index).began;
+    if (!began && shape_.endpoint == Endpoint::kChat)
+      append_event(out, Part::kRole, delta, generation);
+    if (!delta.text.empty()) append_event(out, Part::kContent, delta, generation);
+    if (delta.finish) append_event(out, Part::kFinish, delta, generation);
+  }
+  return out;
+}
+
+void StreamAnswer::append_event(std::string& out, Part part, const ChoiceDelta& delta,
+                                const Generation& generation) {
+  ChoiceState& state = choices_[delta.choice_index];
+  const bool first = !std::exchange(state.began, true);
+  // Entries and ids go with the text if there is any, else with the finish.
+  const bool with_tokens = part == Part::kContent || (part == Part::kFinish && delta.text.empty());
+  JsonWriter json;
+  write_choice(json, part, delta, generation, first, with_tokens);
+  out += prefix_;
+  out += json.text();
+  out += ']';
+  if (shape_.return_token_ids && first && shape_.endpoint == Endpoint::kChat) {
+    JsonWriter ids;
+    write_ids(generation.prompt_token_ids().front(), ids);
+    out += ",\"prompt_token_ids\":" + ids.text();
+  }
+  if (shape_.continuous_usage_stats) {
+    JsonWriter usage;
+    write_usage(generation.usage(), usage);
+    out += ",\"usage\":" + usage.text();
+  } else if (shape_.include_usage) {
+    out += ",\"usage\":null";
+  }
+  out += '}';
+  out += kEventEnd;
+}
+
+void StreamAnswer::write_choice(JsonWriter& json, Part part, const ChoiceDelta& delta,
+                                const Generation& generation, bool first, bool with_tokens) {
+  json.begin_object().member("index", delta.choice_index);
+  const std::string_view text =
+      part == Part::kContent ? std::string_view(delta.text) : std::string_view();
+  if (shape_.endpoint == Endpoint::kCompletions) {
+    json.member("text", text);
+  } else {
+    json.key("delta").begin_object();
+    if (part == Part::kRole) json.member("role", "assistant");
+    if (part != Part::kFinish) json.member("content", text);
+    json.end_object();
+  }
+  json.key("logprobs");
+  if (shape_.logprobs && with_tokens && !delta.logprobs.empty()) {
+    choices_[delta.choice_index].logprobs.write(shape_.endpoint, delta.logprobs, json);
+  } else {
+    json.null();
+  }
+  json.key("finish_reason");
+  if (part == Part::kFinish) {
+    write_finish_reason(*delta.finish, json);
+    write_stop_reason(delta, json);
+  } else {
+    json.null();
+  }
+  if (shape_.return_token_ids) {
+    if (with_tokens) {
+      json.key("token_ids");
+      write_ids(delta.token_ids, json);
+    }
+    if (first && shape_.endpoint == Endpoint::kCompletions) {
+      json.key("prompt_token_ids");
+      write_ids(generation.prompt_token_ids().at(delta.choice_index / shape_.choices_per_prompt),
+                json);
+    }
+  }
+  json.end_object();
+}
+
+std::string StreamAnswer::end(const Usage& usage) const {
+  std::string out;
+  if (shape_.include_usage) {
+    JsonWriter json;
+    write_usage(usage, json);
+    out += prefix_ + "],\"usage\":" + json.text() + "}" + std::string(kEventEnd);
+  }
+  out += "data: [DONE]\n\n";
+  return out;
+}
+
+WholeAnswer::WholeAnswer(AnswerShape shape, std::uint32_t num_choices)
+    : shape_(std::move(shape)), choices_(num_choices) {
+  for (std::uint32_t i = 0; i < num_choices; ++i) choices_[i].choice_index = i;
+}
+
+void WholeAnswer::add(std::vector<ChoiceDelta> deltas) {
+  for (ChoiceDelta& delta : deltas) {
+    ChoiceDelta& choice = choices_.at(delta.choice_index);
+    choice.text += delta.text;
+    choice.token_ids.insert(choice.token_ids.end(), delta.token_ids.begin(), delta.token_ids.end());
+    std::move(delta.logprobs.begin(), delta.logprobs.end(), std::back_inserter(choice.logprobs));
+    if (!delta.finish) continue;
+    choice.finish = delta.finish;
+    choice.stop_string = std::move(delta.stop_string);
+    choice.stop_token = delta.stop_token;
+  }
+}
+
+std::string WholeAnswer::body(const Generation& generation) const {
+  const bool chat = shape_.endpoint == Endpoint::kChat;
+  JsonWriter json;
+  for (const ChoiceDelta& choice : choices_) {
+    json.begin_object().member("index", choice.choice_index);
+    if (chat) {
+      json.key("message").begin_object().member("role", "assistant").member("content", choice.text);
+      json.key("refusal").null().end_object();
+    } else {
+      json.member("text", choice.text);
+    }
+    json.key("logprobs");
+    if (shape_.logprobs) {
+      LogprobWriter().write(shape_.endpoint, choice.logprobs, json);
+    } else {
+      json.null();
+    }
+    json.key("finish_reason");
+    write_finish_reason(choice.finish.value(), json);
+    write_stop_reason(choice, json);
+    if (shape_.return_token_ids) {
+      json.key("token_ids");
+      write_ids(choice.token_ids, json);
+      if (!chat) {
+        json.key("prompt_token_ids");
+        write_ids(generation.prompt_token_ids().at(choice.choice_index / shape_.choices_per_prompt),
+                  json);
+      }
+    }
+    json.end_object();
+  }
+  std::string out =
+      answer_prefix(shape_, chat ? "chat.completion" : "text_completion") + json.take() + "]";
+  if (chat && shape_.return_token_ids) {
+    JsonWriter ids;
+    write_ids(generation.prompt_token_ids().front(), ids);
+    out += ",\"prompt_token_ids\":" + ids.text();
+  }
+  JsonWriter usage;
+  write_usage(generation.usage(), usage);
+  return out + ",\"usage\":" + usage.text() + "}";
+}
+
+}  // namespace kvasir::server

@@ -1,0 +1,142 @@
+#include "server/http/request_reader.h"
+
+#include "server/http/request_framing.h"
+
+#include <boost/asio/buffer.hpp>
+#include <boost/beast/http/error.hpp>
+#include <boost/beast/http/parser.hpp>
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+namespace kvasir::server {
+namespace {
+
+namespace http = boost::beast::http;
+
+/// A body that grows with what arrives: the length that a client announces reserves nothing.
+struct GrowingBody {
+  using value_type = std::string;
+  static std::uint64_t size(const value_type& body) { return body.size(); }
+
+  class reader {
+   public:
+    template <bool isRequest, typename Fields>
+    reader(http::header<isRequest, Fields>& /*header*/, value_type& body) : body_(body) {}
+    void init(const boost::optional<std::uint64_t>& /*length*/, boost::beast::error_code& ec) {
+      ec = {};
+    }
+    template <typename Buffers>
+    std::size_t put(const Buffers& buffers, boost::beast::error_code& ec) {
+      ec = {};
+      std::size_t added = 0;
+      for (auto it = boost::asio::buffer_sequence_begin(buffers);
+           it != boost::asio::buffer_sequence_end(buffers); ++it) {
+        const boost::asio::const_buffer piece = *it;
+        body_.append(static_cast<const char*>(piece.data()), piece.size());
+        added += piece.size();
+      }
+      return added;
+    }
+    void finish(boost::beast::error_code& ec) { ec = {}; }
+
+   private:
+    value_type& body_;
+  };
+};
+
+Error refusal_of(const boost::beast::error_code& ec, const RequestLimits& limits) {
+  if (ec == http::error::body_limit) {
+    return {ErrorCode::kBodyTooLarge,
+            "the body must be at most " + std::to_string(limits.max_body_bytes) + " bytes",
+            {}};
+  }
+  if (ec == http::error::header_limit) {
+    return {ErrorCode::kHeadersTooLarge, "the trailers are too large", {}};
+  }
+  return {ErrorCode::kInvalidValue, "the HTTP request is malformed: " + ec.message(), {}};
+}
+
+/// The line that ends a chunk's size may carry extensions, which Beast waits for without a bound of
+/// its own.
+constexpr std::size_t kMaxStuckBytes = 32U << 10U;
+
+}  // namespace
+
+struct RequestReader::BodyParser {
+  http::request_parser<GrowingBody> parser;
+};
+
+RequestReader::RequestReader(const RequestLimits& limits) : limits_(limits) {}
+RequestReader::~RequestReader() = default;
+
+void RequestReader::reset() {
+  head_ = {};
+  head_done_ = false;
+  body_.reset();
+}
+
+std::string RequestReader::take_body() { return std::move(body_->parser.get().body()); }
+
+RequestReader::Progress RequestReader::refuse(Error error) {
+  refusal_ = std::move(error);
+  return Progress::kRefused;
+}
+
+RequestReader::Progress RequestReader::advance(std::string& inbox) {
+  return head_done_ ? advance_body(inbox) : advance_head(inbox);
+}
+
+RequestReader::Progress RequestReader::advance_head(std::string& inbox) {
+  constexpr std::string_view kLineEnd = "\r\n";
+  while (inbox.starts_with(kLineEnd))
+    inbox.erase(0, kLineEnd.size());  // empty lines before a request are ignored
+  if (auto ok = check_unfinished_head(inbox, limits_); !ok) return refuse(std::move(ok.error()));
+  const std::size_t end = inbox.find("\r\n\r\n");
+  if (end == std::string::npos) return Progress::kNeedMore;
+  const std::string_view block = std::string_view(inbox).substr(0, end + 4);
+  auto head = read_head(block, limits_);
+  if (!head) return refuse(std::move(head.error()));
+  head_ = std::move(*head);
+
+  body_ = std::make_unique<BodyParser>();
+  auto& parser = body_->parser;
+  parser.body_limit(limits_.max_body_bytes);
+  parser.header_limit(static_cast<std::uint32_t>(limits_.max_header_bytes + 4));
+  boost::beast::error_code ec;
+  const std::size_t used = parser.put(boost::asio::buffer(block.data(), block.size()), ec);
+  if (ec) return refuse(refusal_of(ec, limits_));
+  if (!parser.is_header_done()) {
+    return refuse({ErrorCode::kInvalidValue, "the HTTP request is malformed", {}});
+  }
+  inbox.erase(0, used);
+  head_.keep_alive = parser.get().keep_alive();
+  head_done_ = true;
+  return Progress::kHeadDone;
+}
+
+RequestReader::Progress RequestReader::advance_body(std::string& inbox) {
+  auto& parser = body_->parser;
+  std::size_t used = 0;
+  while (!parser.is_done() && used < inbox.size()) {
+    boost::beast::error_code ec;
+    const std::size_t n =
+        parser.put(boost::asio::buffer(inbox.data() + used, inbox.size() - used), ec);
+    used += n;
+    if (ec == http::error::need_more) {
+      ec = {};
+      if (n == 0) break;
+    }
+    if (ec) return refuse(refusal_of(ec, limits_));
+  }
+  inbox.erase(0, used);
+  if (parser.is_done()) return Progress::kDone;
+  if (inbox.size() > kMaxStuckBytes) {
+    return refuse(
+        {ErrorCode::kInvalidValue, "the HTTP request is malformed: an endless chunk header", {}});
+  }
+  return Progress::kNeedMore;
+}
+
+}  // namespace kvasir::server
