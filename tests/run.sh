@@ -1,0 +1,177 @@
+#!/usr/bin/env bash
+# Sets up, builds and runs the tests; the last line is "N passed, N failed, N skipped" over everything that ran.
+#
+#   tests/run.sh         unit, simulation, golden and end-to-end tests (30 minutes from clean on two cores)
+#   tests/run.sh --all   also sanitizer builds, a long simulation, large models, containers, format, and what judges a time
+set -uo pipefail
+cd "$(dirname "$0")/.."
+ROOT=$PWD
+ALL=no
+case ${1:-} in
+  "") ;;
+  --all) ALL=yes ;;
+  *) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//p}' "$0"; exit 2 ;;
+esac
+
+PATH=$PATH:$HOME/.cargo/bin
+CACHE=${XDG_CACHE_HOME:-$HOME/.cache}/kvasir
+RESULTS=$ROOT/build/test-results
+rm -rf "$RESULTS"
+mkdir -p "$RESULTS"
+TSAN_PROGRAMS="core config kvcache scheduler sim runtime engine server"
+# Steps of the simulation: a number without a time, so that slow machines test the same.
+DEFAULT_SIM_STEPS=1000000
+SOAK_SIM_STEPS=10000000
+
+# step NAME COMMAND...: runs it, prints how long it took, returns its status.
+step() {
+  local name=$1 start=$SECONDS status=0
+  shift
+  echo "== $name"
+  "$@" || status=$?
+  echo "== $name: $((SECONDS - start)) s$([ $status -eq 0 ] || echo ", exit code $status")"
+  return $status
+}
+
+# Records the verdict of something that is one test case by itself.
+record() { echo "$1 $2" >>"$RESULTS/${3:-run}.shell"; }
+
+# must NAME COMMAND...: a step without which nothing can be tested.
+must() {
+  step "$@" && return
+  record failed "$1"
+  finish
+}
+
+finish() {
+  local status=0
+  python3 tests/support/tally.py "$RESULTS" || status=$?
+  exit $status
+}
+
+# One Catch2 program. Its failures are printed; its XML is counted at the end.
+run_program() {
+  local build=$1 name=$2 tag=$3 status=0
+  shift 3
+  local xml=$RESULTS/$tag-$name.catch.xml
+  "$build/tests/kvasir_tests_$name" -r xml "$@" >"$xml" 2>"$RESULTS/$tag-$name.stderr" || status=$?
+  if [ $status -ne 0 ]; then
+    echo "$status" >"$RESULTS/$tag-$name.exit"
+    tail -40 "$RESULTS/$tag-$name.stderr"
+    grep -B12 -A12 '<Expression success="false"\|<Exception\|<FatalErrorCondition' "$xml" | head -120
+    echo "repeat it with: $build/tests/kvasir_tests_$name"
+  fi
+  return $status
+}
+
+run_programs() {
+  local build=$1 tag=$2 status=0 program
+  for program in "$build"/tests/kvasir_tests_*; do
+    [ -x "$program" ] || continue
+    step "$tag: $(basename "$program")" run_program "$build" "${program##*kvasir_tests_}" "$tag" || status=1
+  done
+  return $status
+}
+
+# A virtual environment for the clients, made again when the list of requirements or the Python changes.
+make_venv() {
+  local key
+  key=$(cat tests/e2e/requirements.txt <(python3 --version) | sha256sum | cut -c1-16)
+  VENV=$CACHE/venv-$key
+  [ -f "$VENV/complete" ] && return
+  rm -rf "$VENV"
+  python3 -m venv "$VENV" && "$VENV/bin/pip" install -q --disable-pip-version-check -r tests/e2e/requirements.txt &&
+    touch "$VENV/complete"
+}
+
+run_pytest() {
+  local tag=$1 status=0
+  shift
+  "$VENV/bin/python" -m pytest -q --junitxml "$RESULTS/$tag.junit.xml" "$@" || status=$?
+  # 5: nothing was selected. A run that died before writing its results must not pass silently.
+  [ -s "$RESULTS/$tag.junit.xml" ] || record failed "pytest $tag wrote no results"
+  return $status
+}
+
+# A shell test prints "passed|failed|skipped NAME" lines on file descriptor 3.
+run_shell_test() {
+  local name
+  name=$(basename "$1" .sh)
+  local status=0
+  "$1" 3>"$RESULTS/$name.shell" || status=$?
+  if [ $status -ne 0 ] && ! grep -q '^failed' "$RESULTS/$name.shell"; then
+    echo "failed exit code $status" >>"$RESULTS/$name.shell"
+  fi
+  return $status
+}
+
+build_preset() { deploy/setup.sh build "$1" "${@:2}"; }
+
+fetch_gemma() {
+  local file=$CACHE/models/gemma3-270m.gguf
+  [ -f "$file" ] || python3 tests/support/fetch_gemma.py "$file"
+}
+
+default_tier() {
+  must "set-up: packages" deploy/setup.sh packages
+  must "set-up: build" build_preset release kvasir kvasir_tests
+  must "set-up: model" deploy/setup.sh model
+  must "set-up: clients" make_venv
+  export KVASIR_SIM_STEPS=${KVASIR_SIM_STEPS:-$DEFAULT_SIM_STEPS}
+  run_programs build/release release
+  step "tidy" run_pytest tidy tests/tidy
+  step "end to end" run_pytest e2e tests/e2e
+}
+
+check_format() {
+  if ! command -v clang-format-16 >/dev/null; then
+    record "skipped" "clang-format: clang-format-16 is not installed" format
+    return
+  fi
+  if git ls-files '*.h' '*.cpp' | xargs clang-format-16 --dry-run -Werror 2>"$RESULTS/format.stderr"; then
+    record passed clang-format format
+  else
+    grep -c 'error:' "$RESULTS/format.stderr" | sed 's/$/ places differ from clang-format-16/'
+    record failed clang-format format
+  fi
+}
+
+all_tier() {
+  step "format" check_format
+  if step "Gemma's model" fetch_gemma; then
+    export KVASIR_TEST_GEMMA=$CACHE/models/gemma3-270m.gguf
+  fi
+  export KVASIR_TEST_LONG=1
+  step "all: text" run_program build/release text all
+  step "all: runtime" run_program build/release runtime all
+  unset KVASIR_TEST_LONG
+  KVASIR_SIM_STEPS=$SOAK_SIM_STEPS step "soak" run_program build/release sim soak
+  step "end to end, slow" run_pytest e2e-all -m all tests/e2e
+  # Debian's gRPC and Protobuf are not instrumented, and keep what they allocate once until the end.
+  export ASAN_OPTIONS=detect_leaks=1:abort_on_error=0 UBSAN_OPTIONS=print_stacktrace=1
+  if step "build with ASan and UBSan" build_preset dev kvasir kvasir_tests; then
+    run_programs build/dev asan
+    KVASIR_BIN=$ROOT/build/dev/bin/kvasir step "end to end with ASan and UBSan" run_pytest e2e-asan tests/e2e
+  else
+    record failed "build with ASan and UBSan"
+  fi
+  export TSAN_OPTIONS=halt_on_error=0:second_deadlock_stack=1
+  if step "build with TSan" build_preset tsan kvasir_tests; then
+    local name
+    for name in $TSAN_PROGRAMS; do
+      [ -x build/tsan/tests/kvasir_tests_"$name" ] || continue
+      step "tsan: $name" run_program build/tsan "$name" tsan
+    done
+  else
+    record failed "build with TSan"
+  fi
+  local test
+  for test in tests/deploy/*_test.sh; do
+    [ -x "$test" ] && step "$(basename "$test")" run_shell_test "$test"
+  done
+}
+
+default_tier
+if [ $ALL = yes ]; then all_tier; fi
+echo "== $SECONDS s in all"
+finish
