@@ -164,7 +164,7 @@ Result<std::unique_ptr<Tokenizer>> Tokenizer::create(const Vocabulary& vocabular
   impl->bytes = TokenBytes(vocabulary.tokens, types, spm ? Spelling::kSpm : Spelling::kByteLevel);
   impl->control.resize(num_tokens);
   for (std::size_t id = 0; id < num_tokens; ++id) {
-    impl->control[id] = types[id] == TokenType::kControl;
+    impl->control[id] = types[id] == TokenType::kControl || types[id] == TokenType::kUnknown;
     if (impl->control[id]) {
       impl->control_ids.emplace(vocabulary.tokens[id], static_cast<TokenId>(id));
     }

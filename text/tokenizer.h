@@ -69,6 +69,8 @@ class Tokenizer {
   [[nodiscard]] std::string decode(std::span<const TokenId> tokens, bool with_special,
                                    bool strip_space_prefix) const;
 
+  /// Control tokens and the unknown token: they leave nothing in generated text, and text spells
+  /// them only on purpose.
   [[nodiscard]] bool is_control(TokenId token) const;
   [[nodiscard]] std::size_t vocabulary_size() const;
   /// Bytes of the longest token: a text of more than context * this can be refused before

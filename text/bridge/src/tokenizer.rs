@@ -107,8 +107,8 @@ impl TextTokenizer {
         Ok(TextTokenizer {
             kind,
             merger,
-            control: Finder::new(spellings(vocabulary, CONTROL, str::to_string))?,
-            user_defined: Finder::new(spellings(vocabulary, USER_DEFINED, |token| kind_spelling(kind, token)))?,
+            control: Finder::new(spellings(vocabulary, &[CONTROL, UNKNOWN], str::to_string))?,
+            user_defined: Finder::new(spellings(vocabulary, &[USER_DEFINED], |token| kind_spelling(kind, token)))?,
         })
     }
 
@@ -163,9 +163,9 @@ fn kind_spelling(kind: Kind, token: &str) -> String {
     }
 }
 
-fn spellings(vocabulary: &VocabularyView, of_type: u8, spell: impl Fn(&str) -> String) -> Vec<(String, u32)> {
+fn spellings(vocabulary: &VocabularyView, of_types: &[u8], spell: impl Fn(&str) -> String) -> Vec<(String, u32)> {
     (vocabulary.tokens.iter().zip(vocabulary.types).enumerate())
-        .filter(|(_, (_, &kind))| kind == of_type)
+        .filter(|(_, (_, kind))| of_types.contains(kind))
         .map(|(id, (token, _))| (spell(token), id as u32))
         .collect()
 }
