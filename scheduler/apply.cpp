@@ -84,7 +84,8 @@ void preempt(const StepPlan& plan, SchedulerState& state, kvcache::KvCacheManage
     preempted->num_computed_tokens = 0;
     ++preempted->preemptions;
     ++state.totals.preemptions;
-    state.waiting.push_back(std::move(*preempted));
+    const auto place = std::ranges::upper_bound(state.waiting, *preempted, waiting_before);
+    state.waiting.insert(place, std::move(*preempted));
   }
 }
 

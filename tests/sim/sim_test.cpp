@@ -22,7 +22,7 @@ constexpr std::uint64_t default_steps() {
 #ifdef NDEBUG
   return 1'500'000;
 #else
-  return 100'000;
+  return 300'000;
 #endif
 }
 
