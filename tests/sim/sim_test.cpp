@@ -20,7 +20,7 @@ std::uint64_t number_from_environment(const char* name, std::uint64_t otherwise)
 /// Sanitized builds are an order of magnitude slower.
 constexpr std::uint64_t default_steps() {
 #ifdef NDEBUG
-  return 1'500'000;
+  return 2'000'000;
 #else
   return 300'000;
 #endif
@@ -34,8 +34,8 @@ void print(const Tally& tally) {
             << tally.preemptions << " preemptions, " << tally.reserved_admissions
             << " ended with their worst case reserved; " << tally.computed_tokens
             << " tokens computed, " << tally.recomputed_tokens << " again, "
-            << tally.prefix_hit_tokens << " found; longest stay " << tally.longest_stay_steps
-            << " steps\n";
+            << tally.prefix_hit_tokens << " found; " << tally.crowded_steps
+            << " crowded steps; longest stay " << tally.longest_stay_steps << " steps\n";
 }
 
 }  // namespace
@@ -61,7 +61,18 @@ TEST_CASE("Simulation: under any load the books balance and every answer is the 
   CHECK(total.failed > steps / 10'000);
   CHECK(total.preemptions > steps / 1000);
   CHECK(total.reserved_admissions > steps / 10'000);
+  CHECK(total.crowded_steps > steps / 10'000);
   CHECK(total.prefix_hit_tokens > steps / 10);
+}
+
+TEST_CASE("Simulation: the same seed makes the same decisions again", "[sim]") {
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    INFO("seed " << seed);
+    const Tally first = Simulation(seed).run(kLoadSteps);
+    const Tally again = Simulation(seed).run(kLoadSteps);
+    CHECK(first.plans_hash == again.plans_hash);
+    CHECK(first.steps == again.steps);
+  }
 }
 
 }  // namespace kvasir::sim

@@ -32,6 +32,8 @@ Tally& Tally::operator+=(const Tally& other) {
   prefix_hit_tokens += other.prefix_hit_tokens;
   computed_tokens += other.computed_tokens;
   recomputed_tokens += other.recomputed_tokens;
+  crowded_steps += other.crowded_steps;
+  plans_hash = mix64(plans_hash ^ other.plans_hash);
   longest_stay_steps = std::max(longest_stay_steps, other.longest_stay_steps);
   return *this;
 }
@@ -112,8 +114,12 @@ void Simulation::cancel_all() {
 
 void Simulation::step() {
   ++tally_.steps;
+  if (random_.chance(scenario_.limit_change_chance)) {
+    scenario_.limits.max_step_tokens = make_step_tokens(random_);
+  }
   const StepPlan plan = scheduler::plan(state_, kv_, scenario_.limits, clock_.now());
   check_plan(plan);
+  count(plan);
   for (const scheduler::Finish& rejected : scheduler::apply(plan, state_, kv_, clock_.now())) {
     finish(rejected);
   }
@@ -150,6 +156,20 @@ void Simulation::check_plan(const StepPlan& plan) const {
   const scheduler::SchedulerState copy = state_;
   KVASIR_CHECK(scheduler::plan(copy, kv_, scenario_.limits, clock_.now()) == plan,
                "plan is not pure");
+}
+
+void Simulation::count(const StepPlan& plan) {
+  const auto num_decodes = std::ranges::count_if(state_.running, &scheduler::Sequence::is_decode);
+  tally_.crowded_steps += num_decodes > scenario_.limits.max_step_tokens ? 1 : 0;
+  const auto mix = [this](std::uint64_t word) {
+    tally_.plans_hash = mix64(tally_.plans_hash ^ word);
+  };
+  for (const SequenceId id : plan.preempt) mix(value_of(id));
+  for (const Rejection& rejection : plan.reject) mix(value_of(rejection.sequence));
+  for (const Admission& admission : plan.admit) {
+    mix(value_of(admission.sequence) << 32 | admission.cached_tokens);
+  }
+  for (const Chunk& chunk : plan.chunks) mix(value_of(chunk.sequence) << 32 | chunk.num_tokens);
 }
 
 void Simulation::check_counts(const StepPlan& plan) const {

@@ -33,6 +33,8 @@ struct Tally {
   std::uint64_t prefix_hit_tokens = 0;
   std::uint64_t computed_tokens = 0;
   std::uint64_t recomputed_tokens = 0;
+  std::uint64_t crowded_steps = 0;       // with more decodes than step tokens
+  std::uint64_t plans_hash = 0;          // of all decisions in order
   std::uint64_t longest_stay_steps = 0;  // of one sequence, from submission to finish
 
   Tally& operator+=(const Tally& other);
@@ -60,6 +62,7 @@ class Simulation {
   void check_plan(const StepPlan& plan) const;
   void check_counts(const StepPlan& plan) const;
   void check_progress(const StepPlan& plan);
+  void count(const StepPlan& plan);
   void deliver(const scheduler::StepEvents& events);
   void finish(const scheduler::Finish& finish);
   void check_answer(const scheduler::Finish& finish) const;

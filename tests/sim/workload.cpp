@@ -32,7 +32,7 @@ kvcache::KvCacheOptions make_cache(Random& random) {
 
 scheduler::StepLimits make_limits(Random& random) {
   scheduler::StepLimits limits;
-  limits.max_step_tokens = pick<7>(random, {1, 2, 5, 16, 32, 100, 512});
+  limits.max_step_tokens = make_step_tokens(random);
   limits.max_sequences = pick<5>(random, {1, 2, 4, 8, 24});
   limits.context_tokens = random.chance(700) ? 0 : random.between(60, 250);
   limits.preemptions_before_reserve = random.between(0, 4);
@@ -60,8 +60,13 @@ Scenario make_scenario(std::uint64_t seed) {
   scenario.deadline_chance = pick<3>(random, {0, 0, 150});
   scenario.cancel_chance = pick<3>(random, {0, 10, 100});
   scenario.failure_chance = pick<4>(random, {0, 0, 2, 20});
+  scenario.limit_change_chance = pick<3>(random, {0, 0, 10});
   scenario.ends_with_cancel_of_all = random.chance(200);
   return scenario;
+}
+
+std::uint32_t make_step_tokens(Random& random) {
+  return pick<7>(random, {1, 2, 5, 16, 32, 100, 512});
 }
 
 RequestMaker::RequestMaker(const Scenario& scenario, Random& random)

@@ -31,10 +31,13 @@ struct Scenario {
   std::uint32_t deadline_chance = 0;
   std::uint32_t cancel_chance = 0;   // per step
   std::uint32_t failure_chance = 0;  // of an execution
+  std::uint32_t limit_change_chance =
+      0;  // per step: other max_step_tokens, so that decodes may outnumber them
   bool ends_with_cancel_of_all = false;
 };
 
 [[nodiscard]] Scenario make_scenario(std::uint64_t seed);
+[[nodiscard]] std::uint32_t make_step_tokens(Random& random);
 
 /// Makes prompts that overlap in the ways that real ones do.
 class RequestMaker {
