@@ -120,6 +120,7 @@ default_tier() {
   export KVASIR_SIM_STEPS=${KVASIR_SIM_STEPS:-$DEFAULT_SIM_STEPS}
   run_programs build/release release
   step "tidy" run_pytest tidy tests/tidy
+  step "command line" run_pytest cli tests/cli
   step "end to end" run_pytest e2e tests/e2e
 }
 
@@ -151,6 +152,7 @@ all_tier() {
   export ASAN_OPTIONS=detect_leaks=1:abort_on_error=0 UBSAN_OPTIONS=print_stacktrace=1
   if step "build with ASan and UBSan" build_preset dev kvasir kvasir_tests; then
     run_programs build/dev asan
+    KVASIR_BIN=$ROOT/build/dev/bin/kvasir step "command line with ASan and UBSan" run_pytest cli-asan tests/cli
     KVASIR_BIN=$ROOT/build/dev/bin/kvasir step "end to end with ASan and UBSan" run_pytest e2e-asan tests/e2e
   else
     record failed "build with ASan and UBSan"

@@ -16,14 +16,12 @@ cleanup() {
   [ -f "$root/src/ready" ] && kill -TERM "$(python3 -c 'import json,sys; print(json.load(open(sys.argv[1]))["pid"])' "$root/src/ready")"
   local place
   for place in dev/pts dev proc sys; do umount -l "$root/$place" 2>/dev/null; done
-  rm -rf --one-file-system "$root"
+  rm -rf --one-file-system "$root" "$root".*
 }
 trap cleanup EXIT
 
-mirror=$(apt-get indextargets --format '$(SITE) $(RELEASE)' "Created-By: Packages" | awk '$2 == "bookworm" {print $1; exit}')
 start=$SECONDS
-debootstrap --variant=minbase bookworm "$root" ${mirror:+"$mirror"} >"$root.log" 2>&1 || skip "debootstrap failed"
-debian_sources_into "$root"
+debian_root "$root" 2>"$root.reason" || skip "$(tail -1 "$root.reason")"
 cp /etc/resolv.conf /etc/hosts "$root/etc/" 2>/dev/null
 for place in proc sys dev; do mkdir -p "$root/$place" && mount --rbind "/$place" "$root/$place" && mount --make-rslave "$root/$place"; done
 git clone -q . "$root/src"

@@ -42,14 +42,21 @@ JSON
 
 # A minimal Debian 12 with this machine's package sources and certificates, as debian:bookworm-slim.
 engine_base_image() {
-  local root=$ENGINE_FOLDER/root mirror
+  debian_root "$ENGINE_FOLDER/root" || return 1
+  tar -C "$ENGINE_FOLDER/root" -c . | $DOCKER import - debian:bookworm-slim >/dev/null
+  rm -rf "$ENGINE_FOLDER/root"
+}
+
+# debian_root FOLDER: a bare Debian 12 there. KVASIR_TEST_DEBIAN_TAR names a file to unpack, or to keep it in for the next time.
+debian_root() {
+  local root=$1 tar=${KVASIR_TEST_DEBIAN_TAR:-} mirror
+  mkdir -p "$root"
+  if [ -n "$tar" ] && [ -f "$tar" ]; then tar -C "$root" -xf "$tar"; return; fi
   mirror=$(apt-get indextargets --format '$(SITE) $(RELEASE)' "Created-By: Packages" | awk '$2 == "bookworm" {print $1; exit}')
-  debootstrap --variant=minbase bookworm "$root" ${mirror:+"$mirror"} >"$ENGINE_FOLDER/debootstrap.log" 2>&1 ||
-    { tail -3 "$ENGINE_FOLDER/debootstrap.log" >&2; return 1; }
+  debootstrap --variant=minbase bookworm "$root" ${mirror:+"$mirror"} >"$root.log" 2>&1 || { tail -3 "$root.log" >&2; return 1; }
   debian_sources_into "$root"
   rm -rf "$root"/var/cache/apt/archives/*.deb "$root"/var/lib/apt/lists/* "$root/etc/resolv.conf" "$root/etc/hostname"
-  tar -C "$root" -c . | $DOCKER import - debian:bookworm-slim >/dev/null
-  rm -rf "$root"
+  if [ -n "$tar" ]; then tar -C "$root" -cf "$tar.part" . && mv "$tar.part" "$tar"; fi
 }
 
 # Copies what a root below $1 needs to reach packages as this machine does: Debian's sources and extra certificates.

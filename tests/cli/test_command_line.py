@@ -1,0 +1,175 @@
+"""The built binary as a user types it: exit codes, one line for each refusal, and the small commands."""
+
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import time
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BINARY = os.environ.get("KVASIR_BIN", str(ROOT / "build/release/bin/kvasir"))
+MODEL = str(ROOT / "tests/golden/tiny/llama-gqa.gguf")
+ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("KVASIR_")}
+START_SECONDS = 60  # a sanitizer build on a busy machine
+
+
+def run(*arguments, text="", environment=None):
+    return subprocess.run([BINARY, *map(str, arguments)], input=text, capture_output=True, text=True, timeout=START_SECONDS,
+                          env=ENVIRONMENT | (environment or {}), check=False)
+
+
+def serve(*arguments, **environment):
+    """Starts the tiny model on free ports."""
+    command = [BINARY, "serve", "--model", MODEL, "--http-port", "0", "--grpc-port", "0", "--kv-budget", "1MiB",
+               "--threads", "1", *map(str, arguments)]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT | environment)
+
+
+def wait_ready(process, path):
+    end = time.monotonic() + START_SECONDS
+    while not path.exists():
+        assert process.poll() is None, process.stderr.read()
+        assert time.monotonic() < end, "no ready file"
+        time.sleep(0.01)
+    return json.loads(path.read_text())
+
+
+def refused(*arguments, **environment) -> str:
+    done = run("serve", *arguments, environment=environment)
+    assert done.returncode == 2, done
+    assert done.stdout == ""
+    assert done.stderr.endswith("\n") and done.stderr.count("\n") == 1, done.stderr
+    return done.stderr
+
+
+@pytest.mark.parametrize("flag, value, said", [
+    ("--http-port", "-1", "0 to 65535"), ("--http-port", "70000", "0 to 65535"), ("--grpc-port", "x", "whole number"),
+    ("--kv-budget", "12GB", "KiB, MiB or GiB"), ("--kv-budget", "0", "out of range"), ("--kv-budget", "-1", "out of range"),
+    ("--kv-budget", "18446744073709551616", "out of range"), ("--kv-budget", "16384GiB", "does not fit into memory"),
+    ("--kv-budget", "100", "less than one block"), ("--threads", "0", "1 to 1024"), ("--threads", "10000", "1 to 1024"),
+    ("--model", "", "is empty"), ("--model", "/nonexistent.gguf", "does not exist"), ("--model", "/tmp", "not a regular file"),
+    ("--model", "/dev/null", "not a regular file"), ("--model", __file__, "test_command_line.py"),
+    ("--context", "16777216", "more than the model's"), ("--isa", "neon", "auto, scalar, avx2 or avx512"),
+    ("--host", "192.0.2.1", "192.0.2.1"), ("--chat-template", "/tmp", "not a regular file"),
+    ("--config", "/nonexistent.toml", "does not exist"), ("--nonsense", "1", "--nonsense"),
+])
+def test_a_bad_flag_is_refused_in_one_line(flag, value, said):
+    message = refused("--model", MODEL, "--http-port", 0, "--grpc-port", 0, flag, value)
+    assert said in message
+    assert flag in message or flag in ("--model", "--kv-budget", "--host")
+
+
+@pytest.mark.parametrize("line, said", [
+    ("thread = 1", "unknown key"), ("threads = 1\nthreads = 2", ":2:"), ("kv_budget = \"12GB\"", ":1: kv_budget"),
+    ("http_port = 70000", ":1: http_port"), ("model = \"a\\u0000b\"", "NUL"), ("threads = \"2\"", "is a string"),
+])
+def test_a_bad_line_of_the_file_is_refused_with_file_and_line(tmp_path, line, said):
+    path = tmp_path / "kvasir.toml"
+    path.write_text(line + "\n")
+    message = refused("--config", path)
+    assert said in message and f"{path}:" in message
+
+
+def test_a_bad_variable_is_refused_by_name():
+    assert "environment: KVASIR_THREADS" in refused("--model", MODEL, KVASIR_THREADS="0")
+
+
+def test_a_fifo_as_model_does_not_block(tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    assert "not a regular file" in refused("--model", tmp_path / "fifo")
+
+
+def test_a_taken_port_is_told_with_host_and_port():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert f"127.0.0.1:{port}" in refused("--model", MODEL, "--http-port", port)
+        assert "--grpc-port" in refused("--model", MODEL, "--http-port", 0, "--grpc-port", port)
+
+
+def test_one_port_cannot_serve_both_doors():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    assert "--grpc-port" in refused("--model", MODEL, "--http-port", port, "--grpc-port", port)
+
+
+def test_serve_writes_its_ready_file_answers_the_healthcheck_and_stops_on_a_signal(tmp_path):
+    path = tmp_path / "ready.json"
+    process = serve("--ready-file", path, KVASIR_THREDS="3")
+    ready = wait_ready(process, path)
+    assert ready["pid"] == process.pid
+    assert run("healthcheck", "--http-port", ready["http_port"]).returncode == 0
+    process.send_signal(signal.SIGTERM)
+    log = process.communicate(timeout=START_SECONDS)[1]
+    assert process.returncode == 0, log
+    assert not path.exists()
+    assert list(tmp_path.iterdir()) == []
+    for said in ("threads: 1 (--threads decided)", "for weights", "for KV arena", "in all", "KVASIR_THREDS", "stopped"):
+        assert said in log, log
+    done = run("healthcheck", "--http-port", ready["http_port"])
+    assert done.returncode == 1 and "not ready" in done.stderr
+
+
+def test_log_lines_are_json_objects_when_asked(tmp_path):
+    process = serve("--ready-file", tmp_path / "ready", "--log-format", "json", "--served-model-name", "a\"b\nc\x1b")
+    wait_ready(process, tmp_path / "ready")
+    process.send_signal(signal.SIGINT)
+    log = process.communicate(timeout=START_SECONDS)[1]
+    assert process.returncode == 0
+    lines = [json.loads(line) for line in log.splitlines()]
+    assert any("a\"b\nc\x1b" in line["message"] for line in lines)
+
+
+def test_healthcheck_needs_a_port_to_ask():
+    assert run("healthcheck", "--http-port", 0).returncode == 2
+
+
+def test_tokenize_and_back_give_the_text():
+    text = "Hello wörld\n  42"
+    ids = run("tokenize", "--model", MODEL, text)
+    assert ids.returncode == 0, ids.stderr
+    assert run("tokenize", "--model", MODEL, text=text).stdout == ids.stdout
+    back = run("tokenize", "--model", MODEL, "--detokenize", text=ids.stdout)
+    assert back.stdout == text
+    assert run("tokenize", "--model", MODEL, "--detokenize", "99999999").returncode == 2
+
+
+def test_tokenize_refuses_what_is_not_utf8():
+    done = subprocess.run([BINARY, "tokenize", "--model", MODEL], input=b"\xff", capture_output=True, env=ENVIRONMENT, check=False)
+    assert done.returncode == 2 and b"UTF-8" in done.stderr
+
+
+def test_generate_gives_the_same_text_again_and_with_any_threads():
+    def generate(*more):
+        done = run("generate", "--model", MODEL, "--kv-budget", "1MiB", "--max-tokens", 12, "--seed", 3, "--ignore-eos", "--quiet",
+                   "Hello", *more)
+        assert done.returncode == 0, done.stderr
+        assert done.stderr == ""
+        return done.stdout
+    first = generate("--threads", 1)
+    assert len(first) > 1
+    assert generate("--threads", 2) == first
+    assert generate("--threads", 1, "--step-tokens", 1) == first
+
+
+def test_generate_refuses_what_the_validator_refuses():
+    done = run("generate", "--model", MODEL, "--quiet", "--temperature", 3, "Hello")
+    assert done.returncode == 2 and "temperature" in done.stderr and done.stdout == ""
+
+
+def test_help_names_every_option_with_its_variable():
+    done = run("serve", "--help")
+    assert done.returncode == 0
+    for said in ("--kv-budget", "KVASIR_KV_BUDGET", "--ready-file", "1GiB"):
+        assert said in done.stdout
+
+
+def test_without_a_command_the_commands_are_asked_for():
+    done = run()
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
