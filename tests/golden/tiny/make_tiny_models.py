@@ -345,6 +345,24 @@ def golden(spec, model):
     }
 
 
+# YaRN at the sizes of published models (the first is Qwen2.5's), where both borders of its ramp are inside the head.
+YARN_CASES = [
+    {"dims": 128, "base": 1000000.0, "factor": 4.0, "original_tokens": 32768},
+    {"dims": 64, "base": 10000.0, "factor": 16.0, "original_tokens": 4096},
+]
+
+
+def yarn_reference(case):
+    config = transformers.LlamaConfig(
+        head_dim=case["dims"], num_attention_heads=1, hidden_size=case["dims"],
+        max_position_embeddings=int(case["factor"] * case["original_tokens"]),
+        rope_parameters={"rope_type": "yarn", "rope_theta": case["base"], "factor": case["factor"],
+                         "original_max_position_embeddings": case["original_tokens"]})
+    rotary = transformers.models.llama.modeling_llama.LlamaRotaryEmbedding(config)
+    return {**case, "inverse_frequency": [float(f"{value:.8g}") for value in rotary.inv_freq],
+            "magnitude": float(rotary.attention_scaling)}
+
+
 # --- files ------------------------------------------------------------------------------------------------------------
 
 
@@ -363,6 +381,7 @@ def make_all(folder):
         files[path.name] = {"sha256": hashlib.sha256(path.read_bytes()).hexdigest(), "seed": spec.seed}
         print(f"{spec.name}: {path.stat().st_size} bytes, smallest greedy margin {min(row['greedy_margins'])}, "
               f"{len(set(row['ids'][row['num_prompt']:]))} different greedy tokens")
+    write_json(folder / "yarn.json", [yarn_reference(case) for case in YARN_CASES])
     versions = {"gguf": importlib.metadata.version("gguf"), "numpy": np.__version__, "torch": torch.__version__,
                 "transformers": transformers.__version__}
     (folder / "meta.json").write_text(json.dumps({"versions": versions, "models": files}, indent=1) + "\n")
@@ -377,6 +396,7 @@ def check(folder):
         assert made["ids"] == kept["ids"], f"{spec.name}: ids differ"
         difference = np.abs(np.array(made["logits"]) - np.array(kept["logits"])).max()
         assert difference < CHECK_TOLERANCE, f"{spec.name}: logits differ by {difference}"
+    assert (folder / "yarn.json").read_text() == (HERE / "yarn.json").read_text(), "yarn.json differs"
     print("all models are equal, all logits within", CHECK_TOLERANCE)
 
 

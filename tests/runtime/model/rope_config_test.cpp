@@ -94,6 +94,27 @@ TEST_CASE("RopeConfig: frequencies and magnitude of the tiny models are those of
   }
 }
 
+TEST_CASE("RopeConfig: YaRN at the sizes of published models is that of transformers",
+          "[runtime][golden]") {
+  const auto cases = read_json(kTinyFolder + "yarn.json");
+  REQUIRE(cases.size() == 2);
+  for (const auto& golden : cases) {
+    GgufWriter writer = yarn_model();
+    writer.set("llama.attention.key_length", golden["dims"].get<std::uint32_t>());
+    writer.set("llama.rope.freq_base", golden["base"].get<float>());
+    writer.set("llama.rope.scaling.factor", golden["factor"].get<float>());
+    writer.set("llama.rope.scaling.original_context_length",
+               golden["original_tokens"].get<std::uint32_t>());
+    const RopeConfig rope = rope_of(writer);
+    const auto expected = golden["inverse_frequency"].get<std::vector<double>>();
+    REQUIRE(rope.inverse_frequency.size() == expected.size());
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      check_near(rope.inverse_frequency[i], expected[i]);
+    }
+    check_near(rope.magnitude, golden["magnitude"].get<double>());
+  }
+}
+
 TEST_CASE("RopeConfig: a linear factor divides every frequency, under both of its names",
           "[runtime]") {
   const RopeConfig plain = rope_of(small_model());
@@ -188,6 +209,7 @@ TEST_CASE("RopeConfig: stored factors of another shape or value are refused", "[
   check_refused(model_with_factors({1.0F, 2.0F, 3.0F}), "\"rope_freqs.weight\" has to be F32 [4]");
   check_refused(model_with_factors({1.0F, 0.0F, 1.0F, 1.0F}), "factors have to be above 0");
   check_refused(model_with_factors({1.0F, 1.0F, NAN, 1.0F}), "factors have to be above 0");
+  check_refused(model_with_factors({INFINITY, 1.0F, 1.0F, 1.0F}), "factors have to be above 0");
   GgufWriter both = model_with_factors({1.0F, 2.0F, 4.0F, 8.0F});
   both.set_text("llama.rope.scaling.type", "yarn");
   check_refused(both, "also has rope_freqs.weight");
