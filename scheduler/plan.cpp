@@ -133,7 +133,7 @@ class Planner {
   [[nodiscard]] std::int64_t slots_for(const Runner& runner) const {
     const Sequence& sequence = *runner.sequence;
     if (sequence.immune) return sequence.remaining_tokens();
-    return (runner.held_blocks + spare_blocks_) * block_tokens_ - sequence.num_computed_tokens;
+    return (spare_blocks_ + runner.held_blocks) * block_tokens_ - sequence.num_computed_tokens;
   }
 
   /// Preempts the least important sequence behind `runner`. False when there is none.
@@ -249,8 +249,7 @@ class Planner {
   void gather_in_flight() {
     for (const Runner& runner : runners_) {
       const std::span<const kvcache::BlockHash> hashes = runner.sequence->hashes.blocks();
-      const std::uint32_t next_block =
-          runner.sequence->num_computed_tokens / kv_.geometry().block_tokens;
+      const std::uint32_t next_block = runner.sequence->num_computed_tokens / block_tokens_;
       if (runner.gone || next_block >= hashes.size()) continue;
       in_flight_.push_back({hashes, next_block, runner.sequence->priority});
     }
@@ -282,7 +281,7 @@ class Planner {
   const kvcache::KvView& kv_;
   const StepLimits& limits_;
   const TimePoint now_;
-  const std::int64_t block_tokens_;
+  const std::uint32_t block_tokens_;
 
   StepPlan plan_;
   std::vector<Runner> runners_;  // of state_.running, in service order

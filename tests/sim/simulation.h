@@ -77,7 +77,6 @@ class Simulation {
   scheduler::SchedulerState state_;
   std::unordered_map<SequenceId, Live> live_;
   std::uint64_t last_id_ = 0;
-  std::uint64_t finished_at_step_ = 0;
   Tally tally_;
 };
 
