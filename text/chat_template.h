@@ -27,8 +27,9 @@ struct RenderLimits {
 
 class ChatTemplate {
  public:
-  /// Parses on a thread with a 64 MiB stack; templates over 64 KiB are refused.
-  /// Errors: kInvalidModelFile naming the template (syntax, depth, size).
+  /// Parses on a thread with a 64 MiB stack; templates over 64 KiB, or with more than 250 operators
+  /// in one tag, are refused. `tokenizer` must outlive the template. Errors: kInvalidModelFile
+  /// naming the template (syntax, depth, size).
   [[nodiscard]] static Result<std::unique_ptr<ChatTemplate>> create(
       std::string source, const Tokenizer& tokenizer, const RenderLimits& limits = {});
   ~ChatTemplate();
