@@ -27,9 +27,11 @@ as_root() {
   sudo "$@"
 }
 
+# Quiet unless it fails: hundreds of lines would bury what matters.
 apt_install() {
-  as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
-    -o DPkg::Lock::Timeout=600 "$@" >&2
+  local output
+  output=$(as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+    -o DPkg::Lock::Timeout=600 "$@" 2>&1) || { tail -20 <<<"$output" >&2; die "apt-get could not install: $*"; }
 }
 
 # True for a version $1 that is at least $2.
