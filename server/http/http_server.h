@@ -24,6 +24,12 @@ struct HttpOptions {
   std::chrono::milliseconds idle_timeout{75'000};
   std::chrono::milliseconds write_timeout{30'000};
   std::chrono::milliseconds ping_interval{15'000};
+  std::chrono::milliseconds linger_timeout{
+      2'000};  // a refused request's bytes are read for so long, then dropped
+  // What GET /version says.
+  std::string version = "0.1.0";
+  std::string commit = "unknown";
+  std::string build = "unknown";
 };
 
 class HttpServer {

@@ -1,0 +1,171 @@
+#include "server/http/routes.h"
+
+#include "core/check.h"
+#include "server/http/json_writer.h"
+#include "server/shown_value.h"
+#include "server/utf8.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <optional>
+#include <utility>
+
+namespace kvasir::server {
+namespace {
+
+constexpr std::string_view kModelPrefix = "/v1/models/";
+
+constexpr std::array kRoutes = {
+    Route{RouteId::kCompletions, "/v1/completions", true},
+    Route{RouteId::kChat, "/v1/chat/completions", true},
+    Route{RouteId::kTokenize, "/tokenize", true},
+    Route{RouteId::kDetokenize, "/detokenize", true},
+    Route{RouteId::kModels, "/v1/models", false},
+    Route{RouteId::kLive, "/livez", false},
+    Route{RouteId::kLive, "/health", false},
+    Route{RouteId::kReady, "/readyz", false},
+    Route{RouteId::kV2Ready, "/v2/health/ready", false},
+    Route{RouteId::kV2Live, "/v2/health/live", false},
+    Route{RouteId::kVersion, "/version", false},
+    Route{RouteId::kMetrics, "/metrics", false},
+    Route{RouteId::kKvStatus, "/v1/kv/status", false},
+};
+constexpr Route kModelRoute{RouteId::kModel, "/v1/models/{id}", false};
+
+int hex_digit(char c) {
+  if (c >= '0' && c <= '9') return c - '0';
+  const char lower = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return lower >= 'a' && lower <= 'f' ? lower - 'a' + 10 : -1;
+}
+
+/// Nothing for a broken escape, for what is not UTF-8 and for a NUL.
+std::optional<std::string> percent_decoded(std::string_view text) {
+  std::string decoded;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] != '%') {
+      decoded += text[i];
+      continue;
+    }
+    if (i + 2 >= text.size()) return std::nullopt;
+    const int high = hex_digit(text[i + 1]);
+    const int low = hex_digit(text[i + 2]);
+    if (high < 0 || low < 0) return std::nullopt;
+    decoded += static_cast<char>(high * 16 + low);
+    i += 2;
+  }
+  if (!is_utf8(decoded) || decoded.find('\0') != std::string::npos) return std::nullopt;
+  return decoded;
+}
+
+/// The path of a target in origin form, or in absolute form as proxies send it.
+std::string_view path_of(std::string_view target) {
+  if (target.starts_with("http://")) {
+    target.remove_prefix(std::string_view("http://").size());
+    const std::size_t slash = target.find('/');
+    target = slash == std::string_view::npos ? std::string_view("/") : target.substr(slash);
+  }
+  return target.substr(0, target.find('?'));
+}
+
+void write_model(const ModelInfo& model, std::string_view id, JsonWriter& json) {
+  json.begin_object()
+      .member("id", id)
+      .member("object", "model")
+      .key("created")
+      .integer(model.created_unix);
+  json.member("owned_by", "kvasir")
+      .member("max_model_len", model.context_tokens)
+      .member("root", model.root);
+  json.key("parent").null().end_object();
+}
+
+std::string models_body(const ModelInfo& model) {
+  JsonWriter json;
+  json.begin_object().member("object", "list").key("data").begin_array();
+  write_model(model, model.served_name, json);
+  for (const std::string& alias : model.aliases) write_model(model, alias, json);
+  json.end_array().end_object();
+  return json.take();
+}
+
+Response one_model(const GenerateService& service, const std::string& name) {
+  if (auto ok = service.check_model(name); !ok) return error_response(ok.error());
+  JsonWriter json;
+  write_model(service.model(), name, json);
+  return {.body = json.take(), .extra_fields = {}, .outcome = {}};
+}
+
+Response live(const GenerateService& service, std::string body) {
+  if (service.alive()) return {.body = std::move(body), .extra_fields = {}, .outcome = {}};
+  return error_response({ErrorCode::kEngineUnavailable, "the engine makes no progress", {}});
+}
+
+Response ready(const GenerateService& service, std::string body) {
+  switch (service.readiness()) {
+    case Readiness::kReady:
+      return live(service, std::move(body));
+    case Readiness::kLoading:
+      return error_response({ErrorCode::kModelLoading, "the model is still loading", {}});
+    case Readiness::kDraining:
+      break;
+  }
+  return error_response({ErrorCode::kDraining, "the server is shutting down", {}});
+}
+
+std::string version_body(const HttpOptions& options) {
+  JsonWriter json;
+  json.begin_object().member("version", options.version).member("commit", options.commit);
+  json.member("build", options.build).end_object();
+  return json.take();
+}
+
+}  // namespace
+
+Result<RouteMatch> match_route(std::string_view target) {
+  const std::string_view path = path_of(target);
+  const auto* route = std::find_if(kRoutes.begin(), kRoutes.end(),
+                                   [path](const Route& r) { return r.path_template == path; });
+  if (route != kRoutes.end()) return RouteMatch{*route, {}};
+  if (path.starts_with(kModelPrefix) && path.size() > kModelPrefix.size()) {
+    if (auto name = percent_decoded(path.substr(kModelPrefix.size())))
+      return RouteMatch{kModelRoute, std::move(*name)};
+  }
+  return fail(ErrorCode::kUnknownUrl, "there is nothing at " + shown_value(path));
+}
+
+Response answer_get(const RouteMatch& match, const GenerateService& service,
+                    const HttpOptions& options, const HttpMetrics& metrics,
+                    std::uint32_t open_connections) {
+  switch (match.route.id) {
+    case RouteId::kModels:
+      return {.body = models_body(service.model()), .extra_fields = {}, .outcome = {}};
+    case RouteId::kModel:
+      return one_model(service, match.parameter);
+    case RouteId::kLive:
+      return live(service, R"({"status":"ok"})");
+    case RouteId::kReady:
+      return ready(service, R"({"status":"ready"})");
+    case RouteId::kV2Live:
+      return live(service, R"({"live":true})");
+    case RouteId::kV2Ready:
+      return ready(service, R"({"ready":true})");
+    case RouteId::kVersion:
+      return {.body = version_body(options), .extra_fields = {}, .outcome = {}};
+    case RouteId::kMetrics:
+      return {.content_type = "text/plain; version=0.0.4; charset=utf-8",
+              .body = metrics.text(service, open_connections),
+              .extra_fields = {},
+              .outcome = {}};
+    case RouteId::kKvStatus:
+      return {.body = kv_status_body(service), .extra_fields = {}, .outcome = {}};
+    case RouteId::kCompletions:
+    case RouteId::kChat:
+    case RouteId::kTokenize:
+    case RouteId::kDetokenize:
+      break;
+  }
+  KVASIR_CHECK(false, "not a GET route: " << match.route.path_template);
+}
+
+}  // namespace kvasir::server
