@@ -104,7 +104,9 @@ class Planner {
 
   void serve_prefills() {
     for (Runner& runner : runners_) {
-      if (runner.chunk_tokens == 0 && !runner.sequence->is_decode()) serve(runner, tokens_left_);
+      if (runner.chunk_tokens == 0 && !runner.sequence->is_decode()) {
+        serve(runner, runner.sequence->remaining_tokens());
+      }
     }
   }
 
@@ -112,14 +114,13 @@ class Planner {
   /// one token.
   void serve(Runner& runner, std::uint32_t most_tokens) {
     const Sequence& sequence = *runner.sequence;
-    const std::uint32_t wanted = std::min({sequence.remaining_tokens(), most_tokens, tokens_left_});
-    if (runner.gone || wanted == 0) return;
+    if (runner.gone || tokens_left_ == 0) return;
     while (slots_for(runner) == 0) {
-      if (!preempt_behind(runner)) {
-        someone_stands_still_ = true;
-        return;
-      }
+      if (!preempt_behind(runner))
+        return;  // it stands still, and with no spare block nobody is admitted
     }
+    // Only now, for the preempted may have given tokens back.
+    const std::uint32_t wanted = std::min({sequence.remaining_tokens(), most_tokens, tokens_left_});
     runner.chunk_tokens =
         static_cast<std::uint32_t>(std::min<std::int64_t>(wanted, slots_for(runner)));
     runner.new_blocks =
@@ -181,11 +182,13 @@ class Planner {
 
   /// Blocks that are taken back in this step are not given to newcomers: which of them will be free
   /// and which will be part of the newcomer's own prefix is only known when they are back.
+  /// A running prefill that wants more has used up the step's tokens or the spare blocks by now, so
+  /// that no newcomer takes what it needs.
   void admit_waiting() {
-    bool line_is_open = !took_blocks_back_ && !someone_stands_still_;
+    bool line_is_open = !took_blocks_back_;
     std::size_t num_running =
         static_cast<std::size_t>(std::ranges::count(runners_, false, &Runner::gone));
-    std::int64_t room = spare_blocks_ - blocks_still_wanted();
+    std::int64_t room = spare_blocks_;
     gather_in_flight();
     for (const Sequence& sequence : state_.waiting) {
       if (reject_waiting(sequence) || !line_is_open) continue;
@@ -235,17 +238,6 @@ class Planner {
     return true;
   }
 
-  /// Blocks that running prefills will still need for the tokens they know: newcomers do not get
-  /// them.
-  [[nodiscard]] std::int64_t blocks_still_wanted() const {
-    std::int64_t wanted = 0;
-    for (const Runner& runner : runners_) {
-      if (runner.gone || runner.sequence->immune) continue;
-      wanted += blocks_for(runner.sequence->num_tokens()) - runner.held_blocks - runner.new_blocks;
-    }
-    return wanted;
-  }
-
   void gather_in_flight() {
     for (const Runner& runner : runners_) {
       const std::span<const kvcache::BlockHash> hashes = runner.sequence->hashes.blocks();
@@ -289,7 +281,6 @@ class Planner {
   std::int64_t spare_blocks_ = 0;
   std::uint32_t tokens_left_;
   bool took_blocks_back_ = false;
-  bool someone_stands_still_ = false;
 };
 
 }  // namespace

@@ -189,6 +189,7 @@ TEST_CASE("Preemption: the last gives way, comes back, and nothing of its answer
   for (int i = 0; i < 3; ++i) loop.step();
   CHECK(loop.begin() == "preempt 2 | run 1@12x1+1*");
   CHECK(loop.state.waiting[0].num_generated() == 5);
+  CHECK(loop.state.waiting[0].num_computed_tokens == 0);
   loop.end();
   loop.run_until_empty(30);
   REQUIRE(loop.finish(2) != nullptr);
