@@ -73,6 +73,7 @@ class Doors {
     http.host = options.host;
     http.port = static_cast<std::uint16_t>(options.http_port);
     http.num_threads = options.http_threads;
+    http.version = KVASIR_VERSION;
     http_ = std::make_unique<server::HttpServer>(http, service);
 #ifdef KVASIR_WITH_GRPC
     server::GrpcOptions grpc;

@@ -127,8 +127,8 @@ TEST_CASE("build_engine_stack: options that cannot hold together are refused wit
   options.context_tokens = 1U << 24U;
   check_start_refused(options, "--context: 16777216 is more than the model's");
   options = tiny_options();
-  options.kv_budget_bytes = 1ULL << 44U;
-  check_start_refused(options, "16384.00 GiB");
+  options.kv_budget_bytes = 1ULL << 43U;
+  check_start_refused(options, "KV arena 8192.00 GiB");
   options = tiny_options();
   options.model_path = "/nonexistent.gguf";
   check_start_refused(options, "--model: \"/nonexistent.gguf\" does not exist");

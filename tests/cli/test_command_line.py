@@ -49,7 +49,7 @@ def refused(*arguments, **environment) -> str:
 @pytest.mark.parametrize("flag, value, said", [
     ("--http-port", "-1", "0 to 65535"), ("--http-port", "70000", "0 to 65535"), ("--grpc-port", "x", "whole number"),
     ("--kv-budget", "12GB", "KiB, MiB or GiB"), ("--kv-budget", "0", "out of range"), ("--kv-budget", "-1", "out of range"),
-    ("--kv-budget", "18446744073709551616", "out of range"), ("--kv-budget", "16384GiB", "does not fit into memory"),
+    ("--kv-budget", "18446744073709551616", "out of range"), ("--kv-budget", "8192GiB", "does not fit into memory"),
     ("--kv-budget", "100", "less than one block"), ("--threads", "0", "1 to 1024"), ("--threads", "10000", "1 to 1024"),
     ("--model", "", "is empty"), ("--model", "/nonexistent.gguf", "does not exist"), ("--model", "/tmp", "not a regular file"),
     ("--model", "/dev/null", "not a regular file"), ("--model", __file__, "test_command_line.py"),
