@@ -1,0 +1,174 @@
+// Clients that leave, do not read or do not finish: their work ends at once and nothing of it
+// stays.
+#include "tests/server/test_server.h"
+#include "tests/support/catch.h"
+
+using namespace kvasir;
+using namespace kvasir::server;
+using namespace kvasir::server::testing;
+
+namespace {
+
+const std::string kWhole = R"({"prompt":"hello","max_tokens":200})";
+const std::string kStream = R"({"prompt":"hello","max_tokens":200,"stream":true})";
+
+std::uint64_t cancelled(const TestServer& server, CancelCause cause) {
+  return server.engine->status().cancelled_total.at(static_cast<std::size_t>(cause));
+}
+
+/// The client of `body` leaves while the first step is held; the sequence must end without a second
+/// one.
+void check_left(const std::string& body, const std::function<void(Client&)>& leave) {
+  TestServer server;
+  server.executor.close_gate();
+  Client client(server);
+  client.send(post_bytes("/v1/completions", body));
+  REQUIRE(eventually([&] { return server.executor.is_held(); }));
+  leave(client);
+  REQUIRE(eventually([&] { return server.door->live_requests() == 0; }));
+  server.executor.allow_steps(1);
+  // The status is that of the last whole step: the count tells that the cancel was seen.
+  CHECK(eventually([&] { return cancelled(server, CancelCause::kClientGone) == 1; }));
+  CHECK(eventually([&] { return server.is_idle(); }));
+  CHECK(server.engine->status().generation_tokens_total <= 1);
+}
+
+}  // namespace
+
+TEST_CASE("HttpServer: a client that leaves ends its sequence within a step", "[server]") {
+  for (const std::string& body : {kWhole, kStream}) {
+    check_left(body, [](Client& client) { client.close(); });
+    check_left(body, [](Client& client) { client.reset(); });
+    check_left(body, [](Client& client) { client.shut_write(); });
+  }
+}
+
+TEST_CASE("HttpServer: a client that leaves in mid-stream ends its sequence", "[server]") {
+  TestServer server;
+  server.executor.close_gate();
+  server.executor.allow_steps(5);
+  Client client(server);
+  client.send(post_bytes("/v1/completions", kStream));
+  CHECK(client.read_head().status == 200);
+  CHECK(client.read_chunk().starts_with("data: "));
+  client.reset();
+  REQUIRE(eventually([&] { return server.door->live_requests() == 0; }));
+  server.executor.open_gate();
+  // The status is that of the last whole step: the count tells that the cancel was seen.
+  CHECK(eventually([&] { return cancelled(server, CancelCause::kClientGone) == 1; }));
+  CHECK(eventually([&] { return server.is_idle(); }));
+  CHECK(server.engine->status().generation_tokens_total < 200);
+}
+
+TEST_CASE("HttpServer: clients that leave while queued never start", "[server]") {
+  TestServer server;
+  server.executor.close_gate();
+  std::vector<std::unique_ptr<Client>> clients;
+  for (int i = 0; i < 30; ++i) {  // 8 run at once
+    clients.push_back(std::make_unique<Client>(server));
+    clients.back()->send(post_bytes("/v1/completions", kWhole));
+  }
+  REQUIRE(eventually([&] { return server.executor.is_held(); }));
+  REQUIRE(eventually([&] { return server.door->live_requests() == 30; }));
+  clients.clear();
+  REQUIRE(eventually([&] { return server.door->live_requests() == 0; }));
+  server.executor.open_gate();
+  CHECK(eventually([&] { return cancelled(server, CancelCause::kClientGone) == 30; }));
+  CHECK(eventually([&] { return server.is_idle(); }));
+  CHECK(server.executor.requests().size() <= 8);
+}
+
+TEST_CASE("HttpServer: a reader that never reads is ended by the write timeout", "[server]") {
+  HttpOptions options;
+  options.write_timeout = std::chrono::milliseconds(50);
+  TestServer server(options, 64, 512);
+  Client client(server, 1024);
+  const std::string many =
+      R"({"prompt":["a","b","c","d","e","f","g","h"],"n":16,"max_tokens":200,"logprobs":20,"stream":true})";
+  client.send(post_bytes("/v1/completions", many));
+  CHECK(eventually([&] { return server.door->live_requests() == 1; }));
+  CHECK(eventually([&] { return server.door->live_requests() == 0; }));
+  CHECK(eventually([&] { return cancelled(server, CancelCause::kSlowClient) > 0; }));
+  CHECK(eventually([&] { return server.is_idle(); }));
+  Client next(server);
+  CHECK(next.get("/livez").status == 200);
+}
+
+TEST_CASE("HttpServer: requests that do not arrive are ended by their timeouts", "[server]") {
+  HttpOptions options;
+  options.header_timeout = std::chrono::milliseconds(30);
+  options.body_timeout = std::chrono::milliseconds(30);
+  options.idle_timeout = std::chrono::milliseconds(30);
+  TestServer server(options);
+  Client silent(server);
+  CHECK(silent.at_end());
+  Client half_line(server);
+  half_line.send("GET /li");
+  CHECK(half_line.at_end());
+  Client half_head(server);
+  half_head.send("GET /livez HTTP/1.1\r\nHo");
+  CHECK(half_head.read_response().error_code() == "request_timeout");
+  CHECK(half_head.at_end());
+  Client half_body(server);
+  half_body.send("POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{");
+  const ClientResponse late = half_body.read_response();
+  CHECK(late.status == 408);
+  CHECK(!late.fields.contains("x-should-retry"));
+  Client idle(server);
+  CHECK(idle.get("/livez").status == 200);
+  CHECK(idle.at_end());
+}
+
+TEST_CASE("HttpServer: Expect: 100-continue is answered before the body", "[server]") {
+  TestServer server;
+  Client client(server);
+  client.send(
+      "POST /tokenize HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 14\r\n\r\n");
+  CHECK(client.read_head().status == 100);
+  client.send(R"({"prompt":"x"})");
+  CHECK(client.read_response().status == 200);
+}
+
+TEST_CASE("HttpServer: timeout_ms that passes before the first event is a 408", "[server]") {
+  TestServer server;
+  server.executor.close_gate();
+  Client occupant(server);
+  occupant.send(post_bytes("/v1/completions", kWhole));
+  REQUIRE(eventually([&] { return server.executor.is_held(); }));
+  Client client(server);
+  client.send(post_bytes("/v1/completions",
+                         R"({"prompt":"hello","max_tokens":9,"timeout_ms":1,"stream":true})"));
+  REQUIRE(eventually([&] { return server.door->live_requests() == 2; }));
+  // The engine stands in the occupant's step: the request is in its mailbox at most, and its time
+  // runs out there.
+  const TimePoint late = server.clock.now() + std::chrono::milliseconds(50);
+  REQUIRE(eventually([&] { return server.clock.now() > late; }));
+  server.executor.open_gate();
+  const ClientResponse response = client.read_response();
+  CHECK(response.status == 408);
+  CHECK(response.error_code() == "deadline_exceeded");
+  CHECK(response.fields.at("x-should-retry") == "false");
+}
+
+TEST_CASE("HttpServer: past the connection limit a client is turned away", "[server]") {
+  HttpOptions options;
+  options.max_connections = 1;
+  TestServer server(options);
+  Client first(server);
+  CHECK(first.get("/livez").status == 200);
+  Client second(server);
+  CHECK(second.read_response().status == 503);
+  CHECK(first.get("/livez").status == 200);
+}
+
+TEST_CASE("HttpServer: stopping with streams open ends them", "[server]") {
+  TestServer server;
+  server.executor.close_gate();
+  server.executor.allow_steps(2);
+  Client client(server);
+  client.send(post_bytes("/v1/completions", kStream));
+  CHECK(client.read_head().status == 200);
+  server.door->stop();
+  server.executor.open_gate();
+  CHECK(eventually([&] { return server.is_idle(); }));
+}
