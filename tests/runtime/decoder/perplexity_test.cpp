@@ -1,6 +1,5 @@
 // Mean negative log-likelihood over real text, which sees small errors at every position that a few
-// recorded logits would miss. KVASIR_TEST_LONG=1 adds the other windows and one pass over the whole
-// text.
+// recorded logits would miss. KVASIR_TEST_LONG=1 adds one pass over the whole text.
 #include "runtime/kernels/dispatch.h"
 #include "tests/runtime/decoder/run_sequences.h"
 #include "tests/runtime/decoder/test_models.h"
