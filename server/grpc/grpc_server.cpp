@@ -18,7 +18,8 @@ namespace {
 constexpr int kSecondMs = 1'000;
 constexpr int kMinuteMs = 60 * kSecondMs;
 constexpr std::uint32_t kMaxLiveCalls =
-    1024;                        // over all connections, as the HTTP door's connections
+    1024;  // over all connections, as the HTTP door's connections
+constexpr std::size_t kMaxBufferedBytes = 256U << 20U;
 constexpr int kMaxThreads = 32;  // of gRPC's own: a few for callbacks, the rest bounds reflection
 
 void apply_settings(const GrpcOptions& options, grpc::ServerBuilder& builder) {
@@ -50,6 +51,9 @@ void apply_settings(const GrpcOptions& options, grpc::ServerBuilder& builder) {
   builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
   grpc::ResourceQuota quota("kvasir");
   quota.SetMaxThreads(kMaxThreads);
+  // gRPC 1.51 looks at a message's size when all of it is there, so what connections may hold is
+  // bounded here: past it gRPC narrows its windows and then ends streams.
+  quota.Resize(kMaxBufferedBytes);
   builder.SetResourceQuota(quota);
 }
 

@@ -77,11 +77,10 @@ class PreparedCall final : public ServerUnaryReactor,
   std::atomic<bool> cancelled_{false};
 };
 
-/// The nearer of the request's own timeout and the call's deadline. A timeout out of range is left
-/// for the validator.
+/// The call's deadline, where the request has no timeout of its own; where it has, gRPC cancels the
+/// call at the deadline anyway, and a timeout out of range reaches the validator as it was sent.
 void limit_timeout(std::optional<std::int64_t> remaining_ms, GenerateFields& fields) {
-  if (!remaining_ms) return;
-  if (!fields.timeout_ms || *fields.timeout_ms > *remaining_ms) fields.timeout_ms = remaining_ms;
+  if (!fields.timeout_ms) fields.timeout_ms = remaining_ms;
 }
 
 std::int64_t unix_seconds() {

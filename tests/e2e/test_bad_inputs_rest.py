@@ -191,8 +191,8 @@ def test_bad_values_are_refused_by_name(daemon, path, base, cases, stream):
                     assert param is not None and (param == field or param.startswith((field + "[", field + "."))), param
             except AssertionError as error:
                 wrong.append(f"{shown}: {error}")
+        assert not wrong, "\n".join(wrong)
         assert daemon.status().steps_total == steps, "no step ran for any of them"
-    assert not wrong, "\n".join(wrong)
 
 
 def test_values_at_the_edge_are_taken(daemon):
