@@ -160,6 +160,10 @@ int serve(const config::LoadedOptions& loaded) {
   }
 #endif
   const auto stack = build_engine_stack(options);
+  if (const auto early = signals.wait_for(std::chrono::milliseconds(0))) {
+    spdlog::info("signal {} while loading: stopped", *early);
+    return 0;
+  }
   for (const std::string& warning : loaded.warnings) spdlog::warn(warning);
   log_engine_stack(*stack, options);
 
