@@ -183,7 +183,7 @@ void RunningGeneration::absorb_token(ChoiceState& choice, const engine::TokenEve
 }
 
 // The finish of a choice that a stop string ended goes out with the engine's finish and not before:
-// its blocks are home and its counters have moved when the client reads it.
+// its blocks are home by then, and the usage is complete.
 void RunningGeneration::absorb_finish(ChoiceState& choice, const engine::FinishEvent& event) {
   choice.finished = true;
   --unfinished_;

@@ -222,6 +222,9 @@ TEST_CASE("HttpServer: models, health, version, metrics and status", "[server]")
   CHECK(head.status == 200);
   CHECK(head.fields.at("content-length") == "15");
   client.post("/v1/completions", R"({"prompt":"x","max_tokens":3,"vendor_extra":1})");
+  // The engine publishes its counters at the end of the step, a moment after the last token went
+  // out.
+  CHECK(eventually([&] { return server.engine->status().finished_length_total == 1; }));
   const ClientResponse metrics = client.get("/metrics");
   CHECK(metrics.fields.at("content-type") == "text/plain; version=0.0.4; charset=utf-8");
   CHECK(metrics.body.find("kvasir_ignored_fields_total 1\n") != std::string::npos);
