@@ -156,10 +156,10 @@ void read_shared(Verdict& verdict, const GenerateFields& fields, std::uint32_t v
   constexpr std::int64_t kInt64Max = std::numeric_limits<std::int64_t>::max();
   const std::int64_t n =
       integer_in(verdict, fields.n, "n", {1, kMaxChoices, "an integer from 1 to 128"}, 1);
-  verdict.require(
-      n < 1 || n > kMaxChoices || static_cast<std::uint64_t>(n) * num_prompts <= kMaxChoices, "n",
-      "such that n times the number of prompts is at most 128",
-      std::to_string(n) + " with " + std::to_string(num_prompts) + " prompts");
+  verdict.require(n < 1 || n > kMaxChoices || num_prompts > kMaxPrompts ||
+                      static_cast<std::uint64_t>(n) * num_prompts <= kMaxChoices,
+                  "n", "such that n times the number of prompts is at most 128",
+                  std::to_string(n) + " with " + std::to_string(num_prompts) + " prompts");
   params.num_choices = static_cast<std::uint32_t>(std::clamp<std::int64_t>(n, 1, kMaxChoices));
   if (fields.max_tokens) {
     params.max_tokens = static_cast<std::uint64_t>(integer_in(

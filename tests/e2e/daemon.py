@@ -106,6 +106,7 @@ class Daemon:
     def unharmed(self):
         """What holds after every bad input: same process, alive, blocks and file descriptors back at idle."""
         self.wait_idle()
+        self.http.get("/livez")  # its connection may stay open and is no leak
         num_fds, num_threads = self.num_fds(), self.num_threads()
         yield
         assert self.process.poll() is None, f"the daemon died: {self.log()[-4000:]}"

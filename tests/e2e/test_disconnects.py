@@ -74,7 +74,7 @@ def test_leaving_the_queue_never_starts(start_daemon, how, stream):
     with daemon.unharmed():
         first = RawClient(daemon, {"stream": True})
         first.read_events(1)
-        prompt_tokens = daemon.status().prompt_tokens_total
+        prompt_tokens = eventually(lambda: daemon.status().prompt_tokens_total, "the first was admitted")
         queued = RawClient(daemon, {"stream": stream, "prompt": "Another"})
         eventually(lambda: daemon.status().waiting_sequences == 1, "the second request waits")
         queued.leave(how)
@@ -132,7 +132,7 @@ def test_leaving_the_queue_by_grpc_never_starts(start_daemon, how, streaming):
         request = pb.CompleteRequest(prompt=[pb.Prompt(text="Once")], max_tokens=2000, ignore_eos=True)
         first = daemon.stub.CompleteStream(request)
         next(first)
-        prompt_tokens = daemon.status().prompt_tokens_total
+        prompt_tokens = eventually(lambda: daemon.status().prompt_tokens_total, "the first was admitted")
         method = daemon.stub.CompleteStream if streaming else daemon.stub.Complete.future
         queued = method(request, timeout=1.5 if how == "deadline" else 100)
         eventually(lambda: daemon.status().waiting_sequences == 1, "the second call waits")
@@ -143,6 +143,8 @@ def test_leaving_the_queue_by_grpc_never_starts(start_daemon, how, streaming):
             with pytest.raises(grpc.RpcError) as error:
                 next(queued) if streaming else queued.result()
             assert error.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+            eventually(lambda: daemon.status().cancelled_total.deadline + daemon.status().finished_error_total == 1,
+                       "counted as a deadline, by the door or by the planner")
         else:
             eventually(lambda: daemon.status().cancelled_total.grpc_cancel == 1, "counted")
         first.cancel()
@@ -154,7 +156,7 @@ def test_timeout_in_the_queue_is_408_and_never_starts(start_daemon):
     daemon = start_daemon(max_sequences=1)
     first = RawClient(daemon, {"stream": True})
     first.read_events(1)
-    prompt_tokens = daemon.status().prompt_tokens_total
+    prompt_tokens = eventually(lambda: daemon.status().prompt_tokens_total, "the first was admitted")
     for stream in (False, True):
         response = daemon.http.post("/v1/completions", json={"prompt": "x", "timeout_ms": 200, "stream": stream})
         assert response.status_code == 408 and response.json()["error"]["code"] == "deadline_exceeded"
