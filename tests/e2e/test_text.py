@@ -111,7 +111,7 @@ def test_min_tokens_bans_stop_tokens_before(daemon):
 @pytest.mark.parametrize("prompt", ["🧪" * 12, "漢字" * 8, "👩‍👩‍👧" * 7], ids=["emoji", "cjk", "family"])
 def test_characters_of_several_tokens_come_whole_at_every_length(daemon, prompt):
     """A character cut by max_tokens is dropped from the text, the same in all ways to ask."""
-    longest = daemon.stub.Complete(pb.CompleteRequest(prompt=[pb.Prompt(text=prompt)], max_tokens=24, temperature=0,
+    longest = daemon.stub.Complete(pb.CompleteRequest(prompt=[pb.Prompt(text=prompt)], max_tokens=16, temperature=0,
                                                       logprobs=0, ignore_eos=True)).choices[0]
     pieces = [e.token for e in longest.logprobs]
     split = 0
