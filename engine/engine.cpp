@@ -12,12 +12,21 @@
 #include <algorithm>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <unordered_map>
 #include <utility>
 
 namespace kvasir::engine {
 
 namespace {
+
+/// An event on its way to its sink.
+template <typename Event>
+struct Outgoing {
+  SequenceId id{};
+  std::shared_ptr<TokenSink> sink;
+  Event event;
+};
 
 SequenceUsage usage_event(const scheduler::Sequence& sequence, TimePoint now) {
   const scheduler::Usage usage = scheduler::usage_of(sequence, now);
@@ -50,22 +59,34 @@ struct Engine::Impl {
   // ---- any thread ----
 
   [[nodiscard]] Result<void> submit(std::vector<Submit> submissions) {
-    const std::uint64_t capacity =
-        std::uint64_t{options.max_waiting_sequences} + options.limits.max_sequences;
     const std::uint64_t count = submissions.size();
     std::uint64_t held = live_sequences.load();
     do {
-      if (held + count > capacity) {
-        return fail(ErrorCode::kQueueFull, "the queue is full: " + std::to_string(held) +
-                                               " sequences are running or waiting, the limit is " +
-                                               std::to_string(capacity));
-      }
+      if (Result<void> room = check_room(held, count); !room) return room;
     } while (!live_sequences.compare_exchange_weak(held, held + count));
     if (!mailbox.post_submissions(std::move(submissions))) {
       live_sequences.fetch_sub(count);
       return fail(ErrorCode::kDraining, "the server is shutting down");
     }
     return {};
+  }
+
+  [[nodiscard]] std::uint64_t capacity() const {
+    return std::uint64_t{options.max_waiting_sequences} + options.limits.max_sequences;
+  }
+
+  [[nodiscard]] Result<void> check_room(std::uint64_t held, std::uint64_t count) const {
+    if (count > capacity()) {
+      return fail(
+          ErrorCode::kInvalidValue,
+          "the request asks for " + std::to_string(count) +
+              " sequences, more than may run and wait together: " + std::to_string(capacity()),
+          "n");
+    }
+    if (held + count <= capacity()) return {};
+    return fail(ErrorCode::kQueueFull, "the queue is full: " + std::to_string(held) +
+                                           " sequences are running or waiting, the limit is " +
+                                           std::to_string(capacity()));
   }
 
   [[nodiscard]] EngineStatus status() const {
@@ -77,13 +98,16 @@ struct Engine::Impl {
 
   bool step() {
     const TimePoint started = clock.now();
+    cancel_slow(started);
     run_commands(mailbox.take(), started);
     if (ends_now(started)) cancel_all(CancelCause::kDrain, started);
+    publish();  // busy from here on: a step that never ends must show
     const StepPlan plan = scheduler::plan(state, kv, options.limits, started);
     if (plan.empty()) {
       KVASIR_CHECK(state.empty(), "an empty plan with live sequences:\n"
                                       << scheduler::to_text(state));
       publish();
+      deliver();
       return false;
     }
     for (scheduler::Finish& finish : scheduler::apply(plan, state, kv, started)) {
@@ -93,6 +117,7 @@ struct Engine::Impl {
     const TimePoint ended = clock.now();
     totals.step_time_total += ended - started;
     publish();
+    deliver();
     return true;
   }
 
@@ -133,17 +158,44 @@ struct Engine::Impl {
       return;
     }
     scheduler::StepEvents events = scheduler::absorb(plan, std::move(*result), state, kv, ended);
-    std::vector<SequenceId> slow;
     for (SampledToken& sampled : events.tokens) {
       const auto sink = sinks.find(sampled.sequence);
       KVASIR_CHECK(sink != sinks.end(), "no sink for sequence " << value_of(sampled.sequence));
-      const bool accepted = sink->second->on_token(TokenEvent{
-          .token = sampled.token, .logprob = sampled.logprob, .top = std::move(sampled.top)});
-      if (!accepted) slow.push_back(sampled.sequence);
+      outgoing_tokens.push_back(
+          {sampled.sequence, sink->second,
+           TokenEvent{
+               .token = sampled.token, .logprob = sampled.logprob, .top = std::move(sampled.top)}});
     }
     for (scheduler::Finish& finish : events.finishes) finish_sequence(std::move(finish), ended);
-    for (const SequenceId id : slow)
-      cancel_sequence({.id = id, .cause = CancelCause::kSlowClient, .counted_tokens = {}}, ended);
+  }
+
+  /// After publish(): whoever has seen its last event finds the status, blocks included, up to
+  /// date.
+  void deliver() {
+    for (Outgoing<TokenEvent>& out : outgoing_tokens) {
+      if (!out.sink->on_token(std::move(out.event))) slow.push_back(out.id);
+    }
+    outgoing_tokens.clear();
+    for (Outgoing<FinishEvent>& out : outgoing_finishes) {
+      live_sequences.fetch_sub(1);
+      out.sink->on_finish(finish_after_refusal(out.id, std::move(out.event)));
+    }
+    outgoing_finishes.clear();
+  }
+
+  /// A sink that refused its last token has lost it: the end must not look like a whole answer.
+  [[nodiscard]] FinishEvent finish_after_refusal(SequenceId id, FinishEvent event) const {
+    if (std::ranges::find(slow, id) == slow.end()) return event;
+    event.reason = FinishReason::kCancelled;
+    event.cancel_cause = CancelCause::kSlowClient;
+    event.stop_token.reset();
+    return event;
+  }
+
+  void cancel_slow(TimePoint now) {
+    for (const SequenceId id : std::exchange(slow, {})) {
+      cancel_sequence({.id = id, .cause = CancelCause::kSlowClient, .counted_tokens = {}}, now);
+    }
   }
 
   void cancel_sequence(const Cancel& cancelled, TimePoint now) {
@@ -182,7 +234,11 @@ struct Engine::Impl {
         ++totals.finished_length_total;
         break;
       case FinishReason::kError:
-        ++totals.finished_error_total;
+        if (finish.error->code == ErrorCode::kDeadlineExceeded) {
+          ++totals.cancelled_total.at(static_cast<std::size_t>(CancelCause::kDeadline));
+        } else {
+          ++totals.finished_error_total;
+        }
         break;
       case FinishReason::kCancelled:
         KVASIR_CHECK(false, "the scheduler never cancels");
@@ -198,9 +254,9 @@ struct Engine::Impl {
   void send_finish(SequenceId id, FinishEvent event) {
     const auto sink = sinks.find(id);
     KVASIR_CHECK(sink != sinks.end(), "sequence " << value_of(id) << " finishes a second time");
-    sink->second->on_finish(std::move(event));
+    outgoing_finishes.push_back(
+        {.id = id, .sink = std::move(sink->second), .event = std::move(event)});
     sinks.erase(sink);
-    live_sequences.fetch_sub(1);
   }
 
   void publish() {
@@ -242,7 +298,10 @@ struct Engine::Impl {
   kvcache::KvCacheManager kv;
   scheduler::SchedulerState state;
   std::unordered_map<SequenceId, std::shared_ptr<TokenSink>> sinks;
-  EngineStatus totals;  // only the counters that are the engine's own
+  std::vector<Outgoing<TokenEvent>> outgoing_tokens;  // of this step; delivered before the finishes
+  std::vector<Outgoing<FinishEvent>> outgoing_finishes;
+  std::vector<SequenceId> slow;  // their sinks were over their bound in the last step
+  EngineStatus totals;           // only the counters that are the engine's own
   std::optional<TimePoint> drain_deadline;
 };
 
@@ -254,6 +313,10 @@ SequenceId Engine::next_sequence_id() { return SequenceId{impl_->next_id.fetch_a
 
 Result<void> Engine::submit(std::vector<Submit> submissions) {
   return impl_->submit(std::move(submissions));
+}
+
+Result<void> Engine::check_room(std::uint64_t count) const {
+  return impl_->check_room(impl_->live_sequences.load(), count);
 }
 
 void Engine::cancel(const Cancel& cancel) { impl_->mailbox.post(Command{cancel}); }

@@ -42,6 +42,9 @@ class Engine {
   /// mailbox together hold as many as may run and wait, kDraining after a Drain. A list of
   /// submissions (n > 1, several prompts) is taken whole or not at all.
   [[nodiscard]] Result<void> submit(std::vector<Submit> submissions);
+  /// Whether submit() would have room for `count` sequences now: kQueueFull, or kInvalidValue when
+  /// it never could. For refusing before costly preparation. Any thread.
+  [[nodiscard]] Result<void> check_room(std::uint64_t count) const;
   void cancel(const Cancel& cancel);
   void drain(TimePoint deadline);
 

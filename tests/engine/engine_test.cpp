@@ -178,7 +178,48 @@ TEST_CASE("Engine: a sink over its bound loses its sequence and disturbs nobody"
   CHECK(slow->finish()->reason == FinishReason::kCancelled);
   CHECK(slow->finish()->cancel_cause == CancelCause::kSlowClient);
   CHECK(slow->tokens().size() == 6);
+  CHECK(slow->ended_well());
   CHECK(good->tokens() == expected_tokens(prompt, 50));
+}
+
+TEST_CASE("Engine: a sink that refuses its very last token is told so", "[engine]") {
+  Fixture fixture(small_engine(32));
+  const auto sink = fixture.submit(make_request(make_prompt(1, 10), 6), 5).second;
+  fixture.run_until_idle();
+  CHECK(sink->ended_well());
+  CHECK(sink->finish()->reason == FinishReason::kCancelled);
+  CHECK(sink->finish()->cancel_cause == CancelCause::kSlowClient);
+}
+
+TEST_CASE("Engine: it shows busy while a step runs", "[engine]") {
+  Fixture fixture(small_engine(32));
+  bool busy = false;
+  fixture.executor.before_step = [&](const runtime::Batch&) {
+    busy = fixture.engine.status().busy;
+  };
+  (void)fixture.submit(make_request(make_prompt(1, 4), 1));
+  fixture.engine.step();
+  CHECK(busy);
+  CHECK_FALSE(fixture.engine.status().busy);
+}
+
+TEST_CASE("Engine: a sink that has its last event finds the status up to date", "[engine]") {
+  struct StatusSink final : TokenSink {
+    explicit StatusSink(const Engine& observed) : engine(observed) {}
+    bool on_token(TokenEvent /*event*/) noexcept override { return true; }
+    void on_finish(FinishEvent /*event*/) noexcept override { at_finish = engine.status(); }
+    const Engine& engine;
+    EngineStatus at_finish;
+  };
+  Fixture fixture(small_engine(32));
+  auto sink = std::make_shared<StatusSink>(fixture.engine);
+  std::vector<Submit> batch;
+  batch.push_back({fixture.engine.next_sequence_id(), make_request(make_prompt(1, 20), 3), sink});
+  REQUIRE(fixture.engine.submit(std::move(batch)).has_value());
+  fixture.run_until_idle();
+  CHECK(sink->at_finish.live_blocks == 0);
+  CHECK(sink->at_finish.finished_length_total == 1);
+  CHECK(sink->at_finish.generation_tokens_total == 3);
 }
 
 TEST_CASE("Engine: a list of submissions past the bound is refused whole", "[engine]") {
@@ -197,6 +238,8 @@ TEST_CASE("Engine: a list of submissions past the bound is refused whole", "[eng
   const auto refused = fixture.engine.submit(list_of(3));
   REQUIRE_FALSE(refused.has_value());
   CHECK(refused.error().code == ErrorCode::kQueueFull);
+  CHECK(fixture.engine.check_room(3).error().code == ErrorCode::kQueueFull);
+  CHECK(fixture.engine.check_room(25).error().code == ErrorCode::kInvalidValue);
   CHECK(fixture.engine.submit(list_of(2)).has_value());
   fixture.run_until_idle();
   for (const auto& sink : sinks) CHECK(sink->ended_well());
@@ -227,6 +270,9 @@ TEST_CASE("Engine: deadlines and what can never fit end with their error", "[eng
   fixture.clock.advance(std::chrono::milliseconds(6));
   fixture.run_until_idle();
   CHECK(late_sink->finish()->error->code == ErrorCode::kDeadlineExceeded);
+  CHECK(fixture.engine.status().cancelled_total[static_cast<std::size_t>(CancelCause::kDeadline)] ==
+        1);
+  CHECK(fixture.engine.status().finished_error_total == 1);  // the one that can never fit
   CHECK(late_sink->ended_well());
   CHECK(fixture.engine.status().live_blocks == 0);
 }
