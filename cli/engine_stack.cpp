@@ -6,11 +6,14 @@
 
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <limits>
 #include <new>
+#include <string>
+#include <vector>
 
 namespace kvasir::cli {
 namespace {
@@ -67,13 +70,30 @@ std::string fingerprint(std::string_view isa, std::string_view kv_type, std::uin
   return "kvasir-" KVASIR_VERSION "-" + std::string(isa) + "-" + std::string(kv_type) + "-" + hash;
 }
 
+/// The names that clients may ask for, the first being the model's id: the comma-separated option,
+/// or the file's stem.
+std::vector<std::string> served_names(const std::string& option,
+                                      const std::filesystem::path& model_file) {
+  if (option.empty()) return {model_file.stem().string()};
+  std::vector<std::string> names;
+  for (std::size_t begin = 0; begin <= option.size();) {
+    const std::size_t end = std::min(option.find(',', begin), option.size());
+    if (end > begin) names.push_back(option.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  if (names.empty()) throw StartupError("--served-model-name: no name between the commas");
+  return names;
+}
+
 server::ModelInfo model_info(const config::ServeOptions& options, const EngineStack& stack,
                              std::uint64_t model_hash) {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   server::ModelInfo info;
-  info.served_name =
-      options.served_model_name.empty() ? stack.model->config.name : options.served_model_name;
-  info.root = std::filesystem::path(stack.model->text.file->path()).filename().string();
+  const std::filesystem::path file(stack.model->text.file->path());
+  std::vector<std::string> names = served_names(options.served_model_name, file);
+  info.served_name = names.front();
+  info.aliases.assign(names.begin() + 1, names.end());
+  info.root = file.filename().string();
   info.created_unix = std::chrono::duration_cast<std::chrono::seconds>(now).count();
   info.context_tokens = stack.context_tokens;
   info.vocab_size = stack.model->config.vocab_size;

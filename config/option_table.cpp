@@ -51,7 +51,9 @@ std::vector<OptionRow> make_table() {
       {.name = "served-model-name",
        .kind = K::kText,
        .member = &O::served_model_name,
-       .help = "Name that clients ask for; the model's own name if unset."},
+       .help =
+           "Names that clients may ask for, separated by commas; the first is the model's id. The "
+           "file's name without its ending if unset."},
       {.name = "chat-template",
        .kind = K::kPath,
        .member = &O::chat_template_path,

@@ -10,7 +10,7 @@ namespace kvasir::config {
 
 struct ServeOptions {
   std::string model_path = "default";  // a GGUF file, or "default": the model that deploy/ fetches
-  std::string served_model_name;       // empty: the model's own name
+  std::string served_model_name;       // empty: the file's stem; else names with commas between
   std::string chat_template_path;      // empty: the file's own
   std::string host = "127.0.0.1";
   std::uint32_t http_port = 8080;   // 0 picks a free one
