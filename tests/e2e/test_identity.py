@@ -123,6 +123,24 @@ def test_preemption_changes_nothing(start_daemon, cases, alone, step_tokens, thr
     assert daemon.status().bytes_per_token == 23040
     for salt in ("cold", "cold"):
         assert_as_alone(daemon, cases, alone, salt)
+    daemon.wait_idle()
+
+
+@pytest.mark.parametrize("step_tokens", [16, 512])
+def test_growing_sequences_are_preempted_and_nobody_sees_it(start_daemon, step_tokens):
+    """Ten sequences start with a block each and need four in the end; the budget is twenty: whatever the order in
+    which they arrive, some must give way."""
+    daemon = start_daemon(step_tokens=step_tokens, kv_budget=20 * 32 * 23040)
+
+    def ask(number, salt):
+        fields = {"temperature": 0.8, "seed": number} if number % 2 else {"temperature": 0.0}
+        return answers.of_grpc(daemon.stub.Complete(pb.CompleteRequest(
+            prompt=[pb.Prompt(text=prompts.text(number, 20))], max_tokens=90, ignore_eos=True, logprobs=1,
+            cache_salt=salt, **fields)))
+
+    solo = [ask(i, f"solo-{i}") for i in range(10)]
+    assert daemon.status().preemptions_total == 0
+    assert crowd.at_once([lambda n=i: ask(n, "crowd") for i in range(10)]) == solo
     status = daemon.status()
     assert status.preemptions_total > 0 and status.recomputed_tokens_total > 0
     daemon.wait_idle()
