@@ -130,7 +130,7 @@ std::unique_ptr<EngineStack> build_engine_stack(const config::ServeOptions& opti
   stack->context_tokens = choose_context(options, *stack->model);
   const auto kv_type = kvcache::kv_type_from_name(options.kv_type);
   if (!kv_type) throw StartupError("--kv-type: " + options.kv_type + " is not in this build");
-  stack->geometry = stack->model->config.kv_geometry(*kv_type, options.block_tokens);
+  stack->geometry = stack->model->config.kv_geometry(*kv_type, kvcache::kBlockTokens);
   stack->num_blocks = choose_blocks(options, stack->geometry);
   stack->executor_options.num_threads = stack->threads.threads;
   stack->executor_options.max_step_tokens = options.step_tokens;

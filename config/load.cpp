@@ -64,10 +64,6 @@ std::uint64_t parse_number(const OptionRow& row, const Value& value) {
   const auto number = parse_digits(negative ? std::string_view(value.text).substr(1) : value.text);
   if (!number) refuse(row, value, "is not a whole number");
   if (negative || *number < row.min || *number > row.max) refuse(row, value, "is out of range");
-  if (!row.choices.empty() &&
-      std::find(row.choices.begin(), row.choices.end(), value.text) == row.choices.end()) {
-    refuse(row, value, "is not allowed");
-  }
   return *number;
 }
 

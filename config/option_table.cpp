@@ -96,15 +96,6 @@ std::vector<OptionRow> make_table() {
        .users = kServe | kGenerate,
        .help = "Element type that keys and values are stored in.",
        .choices = {"f32", "f16", "bf16"}},
-      {.name = "block-tokens",
-       .kind = K::kNumber,
-       .member = &O::block_tokens,
-       .users = kServe | kGenerate,
-       .unit = "tokens",
-       .help = "Tokens that one KV block holds; only full blocks are shared as prefixes.",
-       .min = 16,
-       .max = 64,
-       .choices = {"16", "32", "64"}},
       {.name = "prefix-cache",
        .kind = K::kSwitch,
        .member = &O::prefix_cache,
@@ -231,7 +222,6 @@ std::string allowed_text(const OptionRow& row) {
     case OptionKind::kNumber:
       break;
   }
-  if (!row.choices.empty()) return joined(row.choices);
   std::string text =
       "a whole number from " + std::to_string(row.min) + " to " + std::to_string(row.max);
   if (!row.word_for_zero.empty()) text += ", or " + std::string(row.word_for_zero);

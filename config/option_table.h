@@ -43,7 +43,7 @@ struct OptionRow {
   std::string_view help = {};           // one sentence
   std::uint64_t min = 0, max = 0;       // kNumber and kBytes
   std::string_view word_for_zero = {};  // a word that stands for 0 where 0 itself is out of range
-  std::vector<std::string_view> choices = {};  // kChoice; of numbers: the only allowed values
+  std::vector<std::string_view> choices = {};  // of a kChoice
 };
 
 [[nodiscard]] std::span<const OptionRow> option_table();

@@ -18,7 +18,6 @@ struct ServeOptions {
   std::uint32_t http_threads = 1;
   std::uint64_t kv_budget_bytes = 1ULL << 30U;
   std::string kv_type = "f16";      // f32, f16, bf16
-  std::uint32_t block_tokens = 32;  // 16, 32, 64
   bool prefix_cache = true;
   std::uint32_t threads = 0;  // 0: cgroup quota or affinity mask
   std::uint32_t max_sequences = 64;

@@ -19,6 +19,9 @@ enum class KvType : std::uint8_t { kF32, kF16, kBf16 };
   return type == KvType::kF32 ? 4U : 2U;
 }
 
+/// The block size that is served. It is the attention tile, so another size gives other bits: no option (docs/adr/0004).
+inline constexpr std::uint32_t kBlockTokens = 32;
+
 /// Layers that attend alike. Windowed layers see `window_tokens` positions, the current one
 /// included; 0 means all.
 struct KvLayerGroup {
@@ -37,7 +40,7 @@ inline constexpr std::uint64_t kTileAlignment = 64;
 struct KvGeometry {
   std::vector<KvLayerGroup> groups;  // one entry for models whose layers are all alike
   KvType type = KvType::kF16;
-  std::uint32_t block_tokens = 32;  // slots of a block: 16, 32 or 64, dividing the attention tile
+  std::uint32_t block_tokens = kBlockTokens;  // slots of a block: 16, 32 or 64; one attention tile
 
   /// 2 * layers * kv_heads * head_dim * element_bytes, summed over all groups.
   [[nodiscard]] std::uint64_t bytes_per_token() const;

@@ -165,8 +165,6 @@ TEST_CASE("load_options: a number outside its bounds is refused with the bounds"
   for (const char* text : {"", "1.0", " 1", "1 ", "+1", "one", "1e3", "0x1", "Auto"}) {
     check_flag_refused("threads", text, "is not a whole number");
   }
-  check_flag_refused("block-tokens", "48", "16, 32 or 64");
-  check_flag_refused("block-tokens", "0", "16, 32 or 64");
 }
 
 TEST_CASE("load_options: bounds themselves are allowed", "[config]") {
@@ -174,7 +172,6 @@ TEST_CASE("load_options: bounds themselves are allowed", "[config]") {
   CHECK(load_flags({{"http-port", "65535"}}).options.http_port == 65535);
   CHECK(load_flags({{"threads", "1"}}).options.threads == 1);
   CHECK(load_flags({{"threads", "1024"}}).options.threads == 1024);
-  CHECK(load_flags({{"block-tokens", "64"}}).options.block_tokens == 64);
 }
 
 TEST_CASE("load_options: auto stands for the machine's or the model's number", "[config]") {
