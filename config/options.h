@@ -17,7 +17,7 @@ struct ServeOptions {
   std::uint32_t grpc_port = 50051;  // 0 picks a free one
   std::uint32_t http_threads = 1;
   std::uint64_t kv_budget_bytes = 1ULL << 30U;
-  std::string kv_type = "f16";      // f32, f16, bf16
+  std::string kv_type = "f16";  // f32, f16, bf16
   bool prefix_cache = true;
   std::uint32_t threads = 0;  // 0: cgroup quota or affinity mask
   std::uint32_t max_sequences = 64;

@@ -6,8 +6,8 @@
 namespace kvasir {
 
 void check_failed(const char* file, int line, const char* condition, const std::string& detail) {
-  std::fprintf(stderr, "%s:%d: check failed: %s%s%s\n", file, line, condition, detail.empty() ? "" : ": ",
-               detail.c_str());
+  std::fprintf(stderr, "%s:%d: check failed: %s%s%s\n", file, line, condition,
+               detail.empty() ? "" : ": ", detail.c_str());
   std::abort();
 }
 

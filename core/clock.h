@@ -1,5 +1,5 @@
-// Time as an argument: everything that needs to know the time is given a Clock, so that tests and the simulator
-// move it by hand. Only SteadyClock reads the machine's monotonic clock.
+// Time as an argument: everything that needs to know the time is given a Clock, so that tests and
+// the simulator move it by hand. Only SteadyClock reads the machine's monotonic clock.
 #pragma once
 
 #include <chrono>

@@ -1,5 +1,6 @@
-// Identifiers of the whole project. They are distinct types, so that a block is never passed for a sequence.
-// What they identify lives elsewhere: sequences in scheduler/, blocks in kvcache/, tokens in text/.
+// Identifiers of the whole project. They are distinct types, so that a block is never passed for a
+// sequence. What they identify lives elsewhere: sequences in scheduler/, blocks in kvcache/, tokens
+// in text/.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +8,8 @@
 
 namespace kvasir {
 
-/// One stream of tokens made for a request. Unique for the life of the process, rising in order of submission.
+/// One stream of tokens made for a request. Unique for the life of the process, rising in order of
+/// submission.
 enum class SequenceId : std::uint64_t {};
 
 /// Index of a KV block in the arena, in [0, num_blocks).

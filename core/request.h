@@ -1,14 +1,15 @@
-// What one sequence asks of the engine, after validation: everything here is in range. Wire formats and the text
-// side (stop strings, templates) stay in server/ and text/; n > 1 and lists of prompts are several of these.
+// What one sequence asks of the engine, after validation: everything here is in range. Wire formats
+// and the text side (stop strings, templates) stay in server/ and text/; n > 1 and lists of prompts
+// are several of these.
 #pragma once
+
+#include "core/clock.h"
+#include "core/ids.h"
 
 #include <cstdint>
 #include <optional>
 #include <utility>
 #include <vector>
-
-#include "core/clock.h"
-#include "core/ids.h"
 
 namespace kvasir {
 
@@ -18,19 +19,22 @@ struct SamplingParams {
   float top_p = 1.0F;        // 0 behaves as the single best token
   std::uint32_t top_k = 0;   // 0 is off
   float min_p = 0.0F;
-  float presence_penalty = 0.0F;   // over generated tokens
-  float frequency_penalty = 0.0F;  // over generated tokens
-  float repetition_penalty = 1.0F; // over prompt and generated tokens; 1 is off
+  float presence_penalty = 0.0F;                      // over generated tokens
+  float frequency_penalty = 0.0F;                     // over generated tokens
+  float repetition_penalty = 1.0F;                    // over prompt and generated tokens; 1 is off
   std::vector<std::pair<TokenId, float>> logit_bias;  // ids are below the logits width
   std::uint64_t seed = 0;
   std::uint32_t choice_index = 0;  // k-th choice of its prompt: part of the random key
 };
 
-/// When a sequence ends by what it generates. Stop strings are the server's: it cancels with CancelCause::kStopString.
+/// When a sequence ends by what it generates. Stop strings are the server's: it cancels with
+/// CancelCause::kStopString.
 struct StopRules {
   std::uint32_t max_tokens = 0;  // >= 1
-  std::uint32_t min_tokens = 0;  // stop tokens are banned from sampling before this many were generated
-  std::vector<TokenId> stop_token_ids;  // end of generation, and the request's own; ascending, unique
+  std::uint32_t min_tokens =
+      0;  // stop tokens are banned from sampling before this many were generated
+  std::vector<TokenId>
+      stop_token_ids;  // end of generation, and the request's own; ascending, unique
 };
 
 /// One sequence as the engine takes it.
@@ -41,7 +45,8 @@ struct Request {
   std::optional<std::uint32_t> top_logprobs;  // absent: no logprobs; 0: only the chosen token's
   std::int32_t priority = 0;                  // lower is served first
   std::optional<TimePoint> deadline;
-  std::uint64_t cache_salt = 0;  // part of the prefix cache's key: equal prefixes with other salts share nothing
+  std::uint64_t cache_salt =
+      0;  // part of the prefix cache's key: equal prefixes with other salts share nothing
 };
 
 }  // namespace kvasir

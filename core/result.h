@@ -1,11 +1,11 @@
-// Expected failures: what a function returns when a request, a file or a limit is at fault and not our code.
-// How a code maps to an HTTP or gRPC status is known in one place, server/error_map.
+// Expected failures: what a function returns when a request, a file or a limit is at fault and not
+// our code. How a code maps to an HTTP or gRPC status is known in one place, server/error_map.
 #pragma once
+
+#include <tl/expected.hpp>
 
 #include <string>
 #include <utility>
-
-#include <tl/expected.hpp>
 
 namespace kvasir {
 
@@ -19,7 +19,8 @@ enum class ErrorCode {
   kUnsupportedParameter,
   kUnsupportedContent,
   kInvalidTemplateInput,
-  kContextLengthExceeded,  // prompt (+ max_tokens) over the context, or KV need over the whole budget
+  kContextLengthExceeded,  // prompt (+ max_tokens) over the context, or KV need over the whole
+                           // budget
   kModelNotFound,
   kUnknownUrl,
   kMethodNotSupported,
@@ -43,7 +44,8 @@ enum class ErrorCode {
   kInternal,
 };
 
-/// A failure and what to tell the user about it. `param` names the field at fault ("messages[2].content"), or is empty.
+/// A failure and what to tell the user about it. `param` names the field at fault
+/// ("messages[2].content"), or is empty.
 struct Error {
   ErrorCode code = ErrorCode::kInternal;
   std::string message;

@@ -1,12 +1,14 @@
-// Randomness as a pure function: the number for a draw depends on the request's seed, the number of the choice
-// within its prompt and the absolute position only, so that batch mates, chunks and preemption change nothing.
+// Randomness as a pure function: the number for a draw depends on the request's seed, the number of
+// the choice within its prompt and the absolute position only, so that batch mates, chunks and
+// preemption change nothing.
 #pragma once
 
 #include <cstdint>
 
 namespace kvasir {
 
-/// One step of SplitMix64 (Steele, Lea and Flood 2014, "Fast splittable pseudorandom number generators").
+/// One step of SplitMix64 (Steele, Lea and Flood 2014, "Fast splittable pseudorandom number
+/// generators").
 constexpr std::uint64_t mix64(std::uint64_t x) {
   x += 0x9e3779b97f4a7c15ULL;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;

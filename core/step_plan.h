@@ -1,12 +1,13 @@
-// The words in which scheduler and runtime meet without knowing each other: what a step shall do, and what it did.
+// The words in which scheduler and runtime meet without knowing each other: what a step shall do,
+// and what it did.
 #pragma once
+
+#include "core/ids.h"
+#include "core/result.h"
 
 #include <cstdint>
 #include <string>
 #include <vector>
-
-#include "core/ids.h"
-#include "core/result.h"
 
 namespace kvasir {
 
@@ -14,18 +15,20 @@ namespace kvasir {
 struct Admission {
   SequenceId sequence{};
   std::uint32_t cached_tokens = 0;  // a multiple of block_tokens, below the sequence's token count
-  bool reserves_worst_case = false;  // room for all it can come to need is kept for it; it is never preempted again
+  bool reserves_worst_case =
+      false;  // room for all it can come to need is kept for it; it is never preempted again
   friend bool operator==(const Admission&, const Admission&) = default;
 };
 
 /// The tokens that one sequence computes in one step.
 struct Chunk {
   SequenceId sequence{};
-  std::uint32_t first_position = 0;    // == tokens already in the KV cache
-  std::uint32_t num_tokens = 0;        // 1 for decode
-  std::uint32_t num_new_blocks = 0;    // blocks that apply() allocates for it
-  std::uint32_t first_logits_row = 0;  // rows from here to the end of the chunk yield logits: the last row to sample,
-                                       // more to verify a draft or for prompt logprobs; == num_tokens for none
+  std::uint32_t first_position = 0;  // == tokens already in the KV cache
+  std::uint32_t num_tokens = 0;      // 1 for decode
+  std::uint32_t num_new_blocks = 0;  // blocks that apply() allocates for it
+  std::uint32_t first_logits_row =
+      0;  // rows from here to the end of the chunk yield logits: the last row to sample,
+          // more to verify a draft or for prompt logprobs; == num_tokens for none
   friend bool operator==(const Chunk&, const Chunk&) = default;
 };
 
@@ -41,7 +44,7 @@ struct StepPlan {
   std::vector<SequenceId> preempt;  // least important first; a step that preempts admits nothing
   std::vector<Rejection> reject;    // waiting or running; their blocks come home in apply()
   std::vector<Admission> admit;
-  std::vector<Chunk> chunks;        // decode first, then prefill, in service order
+  std::vector<Chunk> chunks;  // decode first, then prefill, in service order
   [[nodiscard]] bool empty() const {
     return preempt.empty() && reject.empty() && admit.empty() && chunks.empty();
   }
@@ -71,10 +74,10 @@ struct StepResult {
 
 /// Why a sequence ended.
 enum class FinishReason {
-  kStop,      // an end-of-generation or stop token, or (by the server) a stop string
-  kLength,    // max_tokens, or the context is full
-  kCancelled, // by the client, the server or a drain
-  kError,     // see the error code: deadline, rejection, executor failure
+  kStop,       // an end-of-generation or stop token, or (by the server) a stop string
+  kLength,     // max_tokens, or the context is full
+  kCancelled,  // by the client, the server or a drain
+  kError,      // see the error code: deadline, rejection, executor failure
 };
 
 /// Who cancelled. Every cause has its own count in the metrics.

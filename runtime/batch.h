@@ -1,13 +1,14 @@
-// One step as the executor takes it: each chunk with its tokens and its block table. The engine builds it from the
-// plan, the scheduler's tokens and the KV manager's tables; spans stay valid for the length of execute().
+// One step as the executor takes it: each chunk with its tokens and its block table. The engine
+// builds it from the plan, the scheduler's tokens and the KV manager's tables; spans stay valid for
+// the length of execute().
 #pragma once
+
+#include "core/ids.h"
+#include "core/request.h"
 
 #include <cstdint>
 #include <span>
 #include <vector>
-
-#include "core/ids.h"
-#include "core/request.h"
 
 namespace kvasir::runtime {
 
@@ -15,11 +16,14 @@ struct BatchChunk {
   SequenceId sequence{};
   std::uint32_t first_position = 0;
   std::uint32_t num_tokens = 0;
-  std::uint32_t first_logits_row = 0;     // == num_tokens when no logits are wanted; see core/step_plan.h
-  std::span<const TokenId> tokens;        // all known tokens of the sequence, prompt first: positions 0..size-1
-  std::uint32_t num_prompt_tokens = 0;    // tokens[num_prompt_tokens..] were generated
-  std::span<const BlockId> block_table;   // covers first_position + num_tokens tokens
-  const Request* request = nullptr;       // sampling, stop rules (for min_tokens) and logprobs; never null
+  std::uint32_t first_logits_row =
+      0;  // == num_tokens when no logits are wanted; see core/step_plan.h
+  std::span<const TokenId>
+      tokens;  // all known tokens of the sequence, prompt first: positions 0..size-1
+  std::uint32_t num_prompt_tokens = 0;   // tokens[num_prompt_tokens..] were generated
+  std::span<const BlockId> block_table;  // covers first_position + num_tokens tokens
+  const Request* request =
+      nullptr;  // sampling, stop rules (for min_tokens) and logprobs; never null
 };
 
 struct Batch {

@@ -1,5 +1,6 @@
-// A fixed set of workers that run one task at a time over ranges fixed by (work, num_threads): results never depend on
-// timing. Workers spin for a short while and then park; idle means no CPU. The caller is worker 0.
+// A fixed set of workers that run one task at a time over ranges fixed by (work, num_threads):
+// results never depend on timing. Workers spin for a short while and then park; idle means no CPU.
+// The caller is worker 0.
 #pragma once
 
 #include <cstddef>
@@ -12,8 +13,10 @@ namespace kvasir::runtime {
 struct WorkRange {
   std::size_t begin = 0, end = 0;
 };
-/// Part `index` of `count` items split over `num_parts`, in multiples of `granule`; parts differ by at most one granule.
-[[nodiscard]] WorkRange split_range(std::size_t count, std::size_t granule, std::uint32_t index, std::uint32_t num_parts);
+/// Part `index` of `count` items split over `num_parts`, in multiples of `granule`; parts differ by
+/// at most one granule.
+[[nodiscard]] WorkRange split_range(std::size_t count, std::size_t granule, std::uint32_t index,
+                                    std::uint32_t num_parts);
 
 class ThreadPool {
  public:
@@ -23,7 +26,8 @@ class ThreadPool {
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   [[nodiscard]] std::uint32_t num_threads() const;
-  /// Calls task(worker_index) once on every worker and returns when all have ended. One caller at a time; tasks must not throw.
+  /// Calls task(worker_index) once on every worker and returns when all have ended. One caller at a
+  /// time; tasks must not throw.
   void run(const std::function<void(std::uint32_t)>& task);
 
  private:

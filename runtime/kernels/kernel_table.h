@@ -1,18 +1,20 @@
-// One struct of function pointers for each instruction set, chosen once at start (dispatch.h). The rules that keep the
-// same bytes out: every output element has ONE accumulation order, whatever the number of rows, the thread or the
-// chunk; tails are masked; no contraction and no fast-math; exp is our own. Bits are promised per instruction set.
+// One struct of function pointers for each instruction set, chosen once at start (dispatch.h). The
+// rules that keep the same bytes out: every output element has ONE accumulation order, whatever the
+// number of rows, the thread or the chunk; tails are masked; no contraction and no fast-math; exp
+// is our own. Bits are promised per instruction set.
 //
-// Dot products over k use sixteen lanes: lane j sums elements j, 16 + j, 32 + j, ... in ascending order (FMA in the SIMD
-// sets, multiply then add in scalar), and the lanes are folded by the fixed tree (j, j + 8), (j, j + 4), (j, j + 2), (j, j + 1).
+// Dot products over k use sixteen lanes: lane j sums elements j, 16 + j, 32 + j, ... in ascending
+// order (FMA in the SIMD sets, multiply then add in scalar), and the lanes are folded by the fixed
+// tree (j, j + 8), (j, j + 4), (j, j + 2), (j, j + 1).
 //
-// Files of one set include only intrinsics and this header and keep helpers in anonymous namespaces; so this header
-// has plain structs only, no inline functions.
+// Files of one set include only intrinsics and this header and keep helpers in anonymous
+// namespaces; so this header has plain structs only, no inline functions.
 #pragma once
+
+#include "runtime/model/ggml_type.h"
 
 #include <cstddef>
 #include <cstdint>
-
-#include "runtime/model/ggml_type.h"
 
 namespace kvasir::runtime {
 
@@ -26,20 +28,21 @@ struct MatmulTask {
   GgmlType type = GgmlType::kF32;
   const std::byte* weights = nullptr;  // row r at weights + r * row_bytes
   std::size_t row_bytes = 0;
-  std::uint32_t k = 0;                 // elements of a row; a multiple of the type's block
+  std::uint32_t k = 0;  // elements of a row; a multiple of the type's block
   std::uint32_t row_begin = 0, row_end = 0;
-  const float* x = nullptr;            // [num_x, k], rows x_stride floats apart
+  const float* x = nullptr;  // [num_x, k], rows x_stride floats apart
   std::size_t x_stride = 0;
   std::uint32_t num_x = 0;
-  float* y = nullptr;                  // [num_x, rows], rows y_stride floats apart; y[m * y_stride + r]
+  float* y = nullptr;  // [num_x, rows], rows y_stride floats apart; y[m * y_stride + r]
   std::size_t y_stride = 0;
-  float* scratch = nullptr;            // KernelTable::matmul_scratch_floats(k) floats, 64-byte aligned, one for each thread
+  float* scratch = nullptr;  // KernelTable::matmul_scratch_floats(k) floats, 64-byte aligned, one
+                             // for each thread
 };
 
 /// Attention of consecutive query positions of one sequence, for the query heads of one KV head.
-/// A query at position q reads positions 0..q from the stored form only, in absolute ranges of kAttentionRange positions:
-/// each range from a fresh (max, sum, acc) over its blocks in ascending order, ranges merged in ascending order.
-/// Positions past q are selected out, never multiplied.
+/// A query at position q reads positions 0..q from the stored form only, in absolute ranges of
+/// kAttentionRange positions: each range from a fresh (max, sum, acc) over its blocks in ascending
+/// order, ranges merged in ascending order. Positions past q are selected out, never multiplied.
 /// Source: online softmax, Milakov and Gimelshein 2018, algorithm 3.
 struct AttentionTask {
   KvElement element = KvElement::kF32;
@@ -50,12 +53,13 @@ struct AttentionTask {
   std::uint32_t num_group_heads = 0;          // query heads that share this KV head
   std::uint32_t first_position = 0;           // of the first query
   std::uint32_t num_queries = 0;
-  const float* q = nullptr;                   // [num_queries][num_group_heads][head_dim], queries q_stride floats apart
+  const float* q =
+      nullptr;  // [num_queries][num_group_heads][head_dim], queries q_stride floats apart
   std::size_t q_stride = 0;
-  float* out = nullptr;                       // as q, queries out_stride floats apart; does not alias q
+  float* out = nullptr;  // as q, queries out_stride floats apart; does not alias q
   std::size_t out_stride = 0;
-  float scale = 0.0F;                         // multiplies the logits
-  float* scratch = nullptr;                   // KernelTable::attention_scratch_floats(task) floats, 64-byte aligned
+  float scale = 0.0F;        // multiplies the logits
+  float* scratch = nullptr;  // KernelTable::attention_scratch_floats(task) floats, 64-byte aligned
 };
 inline constexpr std::uint32_t kAttentionRange = 256;
 
@@ -70,29 +74,38 @@ struct KernelTable {
   Isa isa = Isa::kScalar;
   const char* name = "";
 
-  /// Blocks of `type` to num_elements floats (a multiple of the block); bit-equal to the reference on every set.
-  void (*dequantize)(GgmlType type, const std::byte* blocks, float* out, std::size_t num_elements) = nullptr;
+  /// Blocks of `type` to num_elements floats (a multiple of the block); bit-equal to the reference
+  /// on every set.
+  void (*dequantize)(GgmlType type, const std::byte* blocks, float* out,
+                     std::size_t num_elements) = nullptr;
   std::size_t (*matmul_scratch_floats)(std::uint32_t k) = nullptr;
   void (*matmul)(const MatmulTask& task) = nullptr;
-  /// out[i] = x[i] / sqrt(mean(x^2) + epsilon) * weight[i]; out may alias x. The sum is the sixteen-lane dot product.
-  void (*rms_norm)(const float* x, const float* weight, float* out, std::uint32_t n, float epsilon) = nullptr;
+  /// out[i] = x[i] / sqrt(mean(x^2) + epsilon) * weight[i]; out may alias x. The sum is the
+  /// sixteen-lane dot product.
+  void (*rms_norm)(const float* x, const float* weight, float* out, std::uint32_t n,
+                   float epsilon) = nullptr;
   /// Rotates adjacent pairs (2i, 2i+1) of one head in place; cosines and sines are [dims / 2].
-  void (*rope_adjacent)(float* head, const float* cosines, const float* sines, std::uint32_t dims) = nullptr;
+  void (*rope_adjacent)(float* head, const float* cosines, const float* sines,
+                        std::uint32_t dims) = nullptr;
   /// Rotates (i, i + dims / 2).
-  void (*rope_halves)(float* head, const float* cosines, const float* sines, std::uint32_t dims) = nullptr;
+  void (*rope_halves)(float* head, const float* cosines, const float* sines,
+                      std::uint32_t dims) = nullptr;
   /// out[i] = gate[i] / (1 + exp(-gate[i])) * up[i]; out may alias either.
   void (*silu_multiply)(const float* gate, const float* up, float* out, std::size_t n) = nullptr;
   /// acc[i] += x[i].
   void (*add)(float* acc, const float* x, std::size_t n) = nullptr;
-  /// Stores one token's K and V of one KV head into slot `slot` of its tiles, rounded to nearest even.
-  void (*store_kv)(KvElement element, const float* k, const float* v, std::byte* k_tile, std::byte* v_tile,
-                   std::uint32_t head_dim, std::uint32_t block_tokens, std::uint32_t slot) = nullptr;
+  /// Stores one token's K and V of one KV head into slot `slot` of its tiles, rounded to nearest
+  /// even.
+  void (*store_kv)(KvElement element, const float* k, const float* v, std::byte* k_tile,
+                   std::byte* v_tile, std::uint32_t head_dim, std::uint32_t block_tokens,
+                   std::uint32_t slot) = nullptr;
   std::size_t (*attention_scratch_floats)(std::uint32_t head_dim, std::uint32_t num_group_heads,
                                           std::uint32_t block_tokens) = nullptr;
   void (*attention)(const AttentionTask& task) = nullptr;
   /// NaN logits count as -inf. n >= 1.
   LogitsStats (*logits_stats)(const float* logits, std::uint32_t n) = nullptr;
-  /// out[i] = exp(x[i] - shift); returns the sum over fixed ranges of 1024 (sixteen lanes each, ranges added in ascending order).
+  /// out[i] = exp(x[i] - shift); returns the sum over fixed ranges of 1024 (sixteen lanes each,
+  /// ranges added in ascending order).
   float (*exp_shifted)(const float* x, float shift, float* out, std::uint32_t n) = nullptr;
 };
 

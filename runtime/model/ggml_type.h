@@ -1,5 +1,6 @@
-// The element types of GGUF tensors that this build reads, with their block shapes. How blocks become floats is
-// the kernels' business (kernels/scalar/dequantize), how files are read is gguf_reader's.
+// The element types of GGUF tensors that this build reads, with their block shapes. How blocks
+// become floats is the kernels' business (kernels/scalar/dequantize), how files are read is
+// gguf_reader's.
 #pragma once
 
 #include <cstddef>
@@ -11,8 +12,21 @@ namespace kvasir::runtime {
 
 /// Numbers as in the GGUF specification.
 enum class GgmlType : std::uint32_t {
-  kF32 = 0, kF16 = 1, kQ4_0 = 2, kQ4_1 = 3, kQ5_0 = 6, kQ5_1 = 7, kQ8_0 = 8, kQ2_K = 10, kQ3_K = 11, kQ4_K = 12,
-  kQ5_K = 13, kQ6_K = 14, kIQ4_NL = 20, kIQ4_XS = 23, kBF16 = 30,
+  kF32 = 0,
+  kF16 = 1,
+  kQ4_0 = 2,
+  kQ4_1 = 3,
+  kQ5_0 = 6,
+  kQ5_1 = 7,
+  kQ8_0 = 8,
+  kQ2_K = 10,
+  kQ3_K = 11,
+  kQ4_K = 12,
+  kQ5_K = 13,
+  kQ6_K = 14,
+  kIQ4_NL = 20,
+  kIQ4_XS = 23,
+  kBF16 = 30,
 };
 
 struct GgmlTypeInfo {

@@ -1,6 +1,10 @@
-// A GGUF file (versions 2 and 3, little-endian), mapped and checked: every length, count, offset and product is bounded by
-// the file's size before it is used. What the keys mean is model_config's and the CLI's business.
+// A GGUF file (versions 2 and 3, little-endian), mapped and checked: every length, count, offset
+// and product is bounded by the file's size before it is used. What the keys mean is model_config's
+// and the CLI's business.
 #pragma once
+
+#include "core/result.h"
+#include "runtime/model/ggml_type.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -12,19 +16,18 @@
 #include <variant>
 #include <vector>
 
-#include "core/result.h"
-#include "runtime/model/ggml_type.h"
-
 namespace kvasir::runtime {
 
 /// A metadata value. Integers are widened; arrays are homogeneous.
-using GgufValue = std::variant<std::uint64_t, std::int64_t, double, bool, std::string, std::vector<std::uint64_t>,
-                               std::vector<std::int64_t>, std::vector<double>, std::vector<bool>, std::vector<std::string>>;
+using GgufValue = std::variant<std::uint64_t, std::int64_t, double, bool, std::string,
+                               std::vector<std::uint64_t>, std::vector<std::int64_t>,
+                               std::vector<double>, std::vector<bool>, std::vector<std::string>>;
 
 struct GgufTensor {
   std::string name;
   GgmlType type = GgmlType::kF32;
-  std::vector<std::uint64_t> dims;  // 1 to 4, fastest first: a matrix [rows, cols] has dims {cols, rows}
+  std::vector<std::uint64_t>
+      dims;  // 1 to 4, fastest first: a matrix [rows, cols] has dims {cols, rows}
   std::span<const std::byte> data;  // in the mapping
 };
 
@@ -43,7 +46,8 @@ class GgufFile {
   /// Keys in file order.
   [[nodiscard]] const std::vector<std::pair<std::string, GgufValue>>& metadata() const;
   [[nodiscard]] const GgufValue* find(std::string_view key) const;
-  /// Typed look-ups: absent when the key is missing or of another type. Unsigned accepts non-negative signed values.
+  /// Typed look-ups: absent when the key is missing or of another type. Unsigned accepts
+  /// non-negative signed values.
   [[nodiscard]] std::optional<std::uint64_t> find_uint(std::string_view key) const;
   [[nodiscard]] std::optional<double> find_float(std::string_view key) const;
   [[nodiscard]] std::optional<bool> find_bool(std::string_view key) const;

@@ -1,13 +1,14 @@
-// The hyperparameters of one model and what this build can do with it. Read from GGUF metadata; weights are in weights.h.
+// The hyperparameters of one model and what this build can do with it. Read from GGUF metadata;
+// weights are in weights.h.
 #pragma once
-
-#include <cstdint>
-#include <string>
-#include <vector>
 
 #include "core/result.h"
 #include "kvcache/kv_geometry.h"
 #include "runtime/model/gguf_reader.h"
+
+#include <cstdint>
+#include <string>
+#include <vector>
 
 namespace kvasir::runtime {
 
@@ -19,8 +20,8 @@ enum class RopePairs : std::uint8_t {
   kHalves,    // (i, i + rope_dims / 2): qwen2
 };
 
-/// Rotary embedding with its scaling already folded in: angle of pair i at position p is p * inverse_frequency[i],
-/// and both cosine and sine are multiplied by `magnitude`.
+/// Rotary embedding with its scaling already folded in: angle of pair i at position p is p *
+/// inverse_frequency[i], and both cosine and sine are multiplied by `magnitude`.
 struct RopeConfig {
   RopePairs pairs = RopePairs::kAdjacent;
   std::uint32_t dims = 0;                 // rotated dimensions of a head, even, <= head_dim
@@ -38,20 +39,22 @@ struct ModelConfig {
   std::uint32_t num_heads = 0;
   std::uint32_t num_kv_heads = 0;  // divides num_heads
   std::uint32_t head_dim = 0;
-  std::uint32_t vocab_size = 0;    // logits width: rows of the output head
+  std::uint32_t vocab_size = 0;  // logits width: rows of the output head
   std::uint32_t context_tokens = 0;
   float rms_epsilon = 0.0F;
   RopeConfig rope;
   bool tied_head = false;
 
-  [[nodiscard]] kvcache::KvGeometry kv_geometry(kvcache::KvType type, std::uint32_t block_tokens) const;
+  [[nodiscard]] kvcache::KvGeometry kv_geometry(kvcache::KvType type,
+                                                std::uint32_t block_tokens) const;
 };
 
-/// Errors: kInvalidModelFile naming the key and what this build supports. Rope scaling: none, linear, yarn, and the
-/// `rope_freqs.weight` factors of Llama 3; anything else is refused by name.
+/// Errors: kInvalidModelFile naming the key and what this build supports. Rope scaling: none,
+/// linear, yarn, and the `rope_freqs.weight` factors of Llama 3; anything else is refused by name.
 [[nodiscard]] Result<ModelConfig> read_model_config(const GgufFile& file);
 
-/// A hash of everything that makes KV blocks of two models incompatible (architecture, shapes, rope, tensor digest).
+/// A hash of everything that makes KV blocks of two models incompatible (architecture, shapes,
+/// rope, tensor digest).
 [[nodiscard]] std::uint64_t model_hash(const GgufFile& file, const ModelConfig& config);
 
 }  // namespace kvasir::runtime

@@ -1,6 +1,7 @@
-// The C ABI of text/bridge: tokenizers and chat templates of the Rust crates `tokenizers` and `minijinja`.
-// It moves bytes and ids only; what they mean to kvasir is decided in text/tokenizer and text/chat_template.
-// No panic crosses it: every function catches, and reports kKvasirTextInternal.
+// The C ABI of text/bridge: tokenizers and chat templates of the Rust crates `tokenizers` and
+// `minijinja`. It moves bytes and ids only; what they mean to kvasir is decided in text/tokenizer
+// and text/chat_template. No panic crosses it: every function catches, and reports
+// kKvasirTextInternal.
 #ifndef KVASIR_TEXT_BRIDGE_H
 #define KVASIR_TEXT_BRIDGE_H
 
@@ -27,7 +28,8 @@ typedef struct kvasir_text_view {
   size_t size;
 } kvasir_text_view;
 
-/// Bytes owned by the bridge: free with kvasir_text_bytes_free. Always written by the call that takes one.
+/// Bytes owned by the bridge: free with kvasir_text_bytes_free. Always written by the call that
+/// takes one.
 typedef struct kvasir_text_bytes {
   uint8_t* data;
   size_t size;
@@ -54,7 +56,8 @@ typedef struct kvasir_text_matches {
 
 /// A vocabulary as the model file has it; read during the call only.
 typedef struct kvasir_text_vocabulary {
-  kvasir_text_view model;          // "gpt2": byte-level BPE by merges; "llama": SPM by scores with byte fallback
+  kvasir_text_view
+      model;  // "gpt2": byte-level BPE by merges; "llama": SPM by scores with byte fallback
   kvasir_text_view pre_tokenizer;  // "gpt2" only
   const kvasir_text_view* tokens;  // [num_tokens], UTF-8
   const float* scores;             // [num_tokens]; null for "gpt2"
@@ -62,7 +65,7 @@ typedef struct kvasir_text_vocabulary {
   size_t num_tokens;
   const kvasir_text_view* merges;  // [num_merges], "left right"; "gpt2" only
   size_t num_merges;
-  bool add_space_prefix;           // "llama" only
+  bool add_space_prefix;  // "llama" only
 } kvasir_text_vocabulary;
 
 typedef struct kvasir_text_tokenizer kvasir_text_tokenizer;
@@ -72,36 +75,45 @@ void kvasir_text_bytes_free(kvasir_text_bytes bytes);
 void kvasir_text_ids_free(kvasir_text_ids ids);
 void kvasir_text_matches_free(kvasir_text_matches matches);
 
-/// Builds a tokenizer. `*tokenizer` is null unless the status is kKvasirTextOk; free with kvasir_text_tokenizer_free.
+/// Builds a tokenizer. `*tokenizer` is null unless the status is kKvasirTextOk; free with
+/// kvasir_text_tokenizer_free.
 kvasir_text_status kvasir_text_tokenizer_create(const kvasir_text_vocabulary* vocabulary,
-                                                kvasir_text_tokenizer** tokenizer, kvasir_text_bytes* error);
+                                                kvasir_text_tokenizer** tokenizer,
+                                                kvasir_text_bytes* error);
 void kvasir_text_tokenizer_free(kvasir_text_tokenizer* tokenizer);
 
 /// Appends nothing and recognises no control token: user-defined pieces, then merges. Any thread.
-kvasir_text_status kvasir_text_tokenizer_encode(const kvasir_text_tokenizer* tokenizer, kvasir_text_view text,
-                                                kvasir_text_ids* ids, kvasir_text_bytes* error);
+kvasir_text_status kvasir_text_tokenizer_encode(const kvasir_text_tokenizer* tokenizer,
+                                                kvasir_text_view text, kvasir_text_ids* ids,
+                                                kvasir_text_bytes* error);
 
 /// Finds the spellings of control tokens, leftmost first and the longest of those. Any thread.
-kvasir_text_status kvasir_text_tokenizer_find_control(const kvasir_text_tokenizer* tokenizer, kvasir_text_view text,
-                                                      kvasir_text_matches* matches, kvasir_text_bytes* error);
+kvasir_text_status kvasir_text_tokenizer_find_control(const kvasir_text_tokenizer* tokenizer,
+                                                      kvasir_text_view text,
+                                                      kvasir_text_matches* matches,
+                                                      kvasir_text_bytes* error);
 
 /// What one rendering may use.
 typedef struct kvasir_text_render_limits {
-  uint64_t max_steps;         // minijinja's fuel: instructions, items and bytes handled count
+  uint64_t max_steps;  // minijinja's fuel: instructions, items and bytes handled count
   size_t max_output_bytes;
 } kvasir_text_render_limits;
 
 /// Parses a chat template of at most 64 KiB on a thread with a stack of its own size.
-/// `*chat_template` is null unless the status is kKvasirTextOk; free with kvasir_text_template_free.
-kvasir_text_status kvasir_text_template_create(kvasir_text_view source, kvasir_text_render_limits limits,
-                                               kvasir_text_template** chat_template, kvasir_text_bytes* error);
+/// `*chat_template` is null unless the status is kKvasirTextOk; free with
+/// kvasir_text_template_free.
+kvasir_text_status kvasir_text_template_create(kvasir_text_view source,
+                                               kvasir_text_render_limits limits,
+                                               kvasir_text_template** chat_template,
+                                               kvasir_text_bytes* error);
 void kvasir_text_template_free(kvasir_text_template* chat_template);
 
-/// Renders with the variables of the JSON object `context`; `now` is what strftime_now sees, "YYYY-MM-DDTHH:MM:SS".
-/// Runs on a thread of its own, so concurrent calls for one template do not disturb each other.
-kvasir_text_status kvasir_text_template_render(const kvasir_text_template* chat_template, kvasir_text_view context,
-                                               kvasir_text_view now, kvasir_text_bytes* output,
-                                               kvasir_text_bytes* error);
+/// Renders with the variables of the JSON object `context`; `now` is what strftime_now sees,
+/// "YYYY-MM-DDTHH:MM:SS". Runs on a thread of its own, so concurrent calls for one template do not
+/// disturb each other.
+kvasir_text_status kvasir_text_template_render(const kvasir_text_template* chat_template,
+                                               kvasir_text_view context, kvasir_text_view now,
+                                               kvasir_text_bytes* output, kvasir_text_bytes* error);
 
 /// For tests: panics inside the bridge and returns what an entry point makes of it.
 kvasir_text_status kvasir_text_panic_for_test(kvasir_text_bytes* error);
