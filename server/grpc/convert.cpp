@@ -46,16 +46,21 @@ Result<std::vector<text::ChatMessage>> chat_messages(
   for (const v1::ChatMessage& message : messages) {
     const std::string path = "messages[" + std::to_string(out.size()) + "]";
     if (message.role().empty()) {
-      return fail(ErrorCode::kMissingParameter, path + ".role is required", path + ".role");
+      return fail(ErrorCode::kMissingParameter, path + ".role must be given", path + ".role");
     }
-    if (!message.has_content()) {
-      return fail(ErrorCode::kMissingParameter, path + ".content is required", path + ".content");
+    if (!message.has_content()) {  // REST takes an absent content for null, and says so
+      return fail(ErrorCode::kInvalidType, path + ".content must be a string, not null",
+                  path + ".content");
     }
     text::ChatMessage& added = out.emplace_back();
     added.role = message.role();
     added.content = message.content();
     if (message.has_name()) added.name = message.name();
     if (message.has_tool_call_id()) added.tool_call_id = message.tool_call_id();
+    if (added.role == "function") {  // the older word for a tool's answer, named by its function
+      added.role = "tool";
+      if (!added.tool_call_id) added.tool_call_id = added.name.value_or("");
+    }
   }
   return out;
 }
@@ -78,6 +83,15 @@ std::string_view readiness_name(Readiness readiness) {
 
 std::uint64_t cancelled(const engine::EngineStatus& status, CancelCause cause) {
   return status.cancelled_total[static_cast<std::size_t>(cause)];
+}
+
+void add_model(const ModelInfo& model, const std::string& name, v1::ListModelsResponse& response) {
+  v1::Model* entry = response.add_models();
+  entry->set_id(name);
+  entry->set_created(model.created_unix);
+  entry->set_owned_by("kvasir");
+  entry->set_max_model_len(model.context_tokens);
+  entry->set_root(model.root);
 }
 
 double seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
@@ -145,16 +159,16 @@ void append_delta(ChoiceDelta delta, v1::Choice& choice) {
   choice.set_index(delta.choice_index);
   choice.mutable_text()->append(delta.text);
   for (const TokenId token : delta.token_ids) choice.add_token_ids(token);
-  for (LogprobEntry& entry : delta.logprobs) {
+  for (const LogprobEntry& entry : delta.logprobs) {
     v1::TokenLogprob* logprob = choice.add_logprobs();
     logprob->set_token_id(entry.chosen.token);
     logprob->set_logprob(entry.chosen.logprob);
-    logprob->set_token(std::move(entry.chosen.bytes));
-    for (TokenText& alternative : entry.top) {
+    logprob->set_token(std::string(entry.chosen.bytes));
+    for (const TokenText& alternative : entry.top) {
       v1::TopLogprob* top = logprob->add_top();
       top->set_token_id(alternative.token);
       top->set_logprob(alternative.logprob);
-      top->set_token(std::move(alternative.bytes));
+      top->set_token(std::string(alternative.bytes));
     }
   }
   if (delta.finish) choice.set_finish_reason(finish_reason_of(*delta.finish));
@@ -171,12 +185,8 @@ void fill_usage(const Usage& usage, v1::Usage& message) {
 
 v1::ListModelsResponse models_message(const ModelInfo& model) {
   v1::ListModelsResponse response;
-  v1::Model* entry = response.add_models();
-  entry->set_id(model.served_name);
-  entry->set_created(model.created_unix);
-  entry->set_owned_by("kvasir");
-  entry->set_max_model_len(model.context_tokens);
-  entry->set_root(model.root);
+  add_model(model, model.served_name, response);
+  for (const std::string& alias : model.aliases) add_model(model, alias, response);
   return response;
 }
 

@@ -16,7 +16,7 @@ namespace kvasir::server {
 
 /// Errors: kMissingParameter for a prompt without input.
 [[nodiscard]] Result<CompletionFields> completion_fields(const v1::CompleteRequest& request);
-/// Errors: kMissingParameter for a message without role or content.
+/// Errors: kMissingParameter for a message without role, kInvalidType for one without content.
 [[nodiscard]] Result<ChatFields> chat_fields(const v1::ChatRequest& request);
 [[nodiscard]] Result<TokenizeFields> tokenize_fields(const v1::TokenizeRequest& request);
 [[nodiscard]] DetokenizeFields detokenize_fields(const v1::DetokenizeRequest& request);

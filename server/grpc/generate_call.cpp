@@ -36,6 +36,9 @@ GenerateCall::GenerateCall(grpc::CallbackServerContext& context,
 
 void GenerateCall::begin(StartFunction start) {
   self_ = shared_from_this();
+  watch_ = std::make_shared<SendWatch>(context_, [weak = weak_from_this()] {
+    if (const std::shared_ptr<GenerateCall> call = weak.lock()) call->on_stalled();
+  });
   workers_->prepare.post([self = self_, start = std::move(start)] { self->prepare(start); });
 }
 
@@ -48,10 +51,11 @@ void GenerateCall::prepare(const StartFunction& start) {
       return;
     }
   }
-  // The wake may outlive the call: it comes from the engine's thread.
-  Result<std::shared_ptr<Generation>> generation = start(remaining_ms(), [weak = weak_from_this()] {
-    if (const std::shared_ptr<GenerateCall> call = weak.lock()) call->post_pump();
-  });
+  CallStart call{.remaining_ms = remaining_ms(),
+                 .wake = [weak = weak_from_this()] {  // may outlive the call: the engine's thread
+                   if (const std::shared_ptr<GenerateCall> self = weak.lock()) self->post_pump();
+                 }};
+  Result<std::shared_ptr<Generation>> generation = guarded([&] { return start(std::move(call)); });
   const std::lock_guard lock(mutex_);
   if (finished_) {  // the client left meanwhile
     if (generation) (*generation)->cancel(cancelled_cause());
@@ -71,11 +75,16 @@ void GenerateCall::post_pump() {
 
 void GenerateCall::pump() {
   const std::lock_guard lock(mutex_);
-  if (finished_ || generation_ == nullptr) return;
-  if (writing_) {
-    watch_write();
-    return;
-  }
+  if (finished_ || writing_ || generation_ == nullptr) return;
+  const Result<void> pumped = guarded([this]() -> Result<void> {
+    pump_once();
+    return {};
+  });
+  if (!pumped && !finished_) fail_call(status_of(pumped.error()), CancelCause::kGrpcCancel);
+}
+
+/// Delivers what is ready, or ends the call. The lock is held, and no write is in flight.
+void GenerateCall::pump_once() {
   if (cancelled_) {
     fail_call(cancelled_status(), cancelled_cause());
     return;
@@ -90,20 +99,21 @@ void GenerateCall::pump() {
   }
   if (!deltas.empty() && deliver(std::move(deltas), *generation_)) {
     writing_ = true;
-    ++num_writes_;
+    watch_->started();
     return;
   }
   if (generation_->done()) {
-    finished_ = true;
     finish_complete(*generation_);
+    finished_ = true;
     generation_.reset();
+    watch_->started();
   }
 }
 
 void GenerateCall::on_written(bool ok) {
   const std::lock_guard lock(mutex_);
   writing_ = false;
-  if (write_alarm_ != nullptr) write_alarm_->Cancel();
+  watch_->ended();
   if (!ok) cancelled_ = true;
   post_pump();
 }
@@ -117,8 +127,13 @@ void GenerateCall::on_cancelled() {
   if (!writing_) fail_call(cancelled_status(), cancelled_cause());
 }
 
+void GenerateCall::on_stalled() {
+  const std::lock_guard lock(mutex_);
+  if (generation_ != nullptr) generation_->cancel(CancelCause::kSlowClient);
+}
+
 void GenerateCall::release() {
-  ticket_.reset();
+  watch_->call_done();
   const std::shared_ptr<GenerateCall> last = std::move(self_);
 }
 
@@ -128,24 +143,7 @@ void GenerateCall::fail_call(const grpc::Status& status, CancelCause cause) {
   if (generation_ != nullptr) generation_->cancel(cause);
   generation_.reset();
   finish_failed(status);
-}
-
-/// More is ready while a write is in flight: from now on the client has so long to read it. The
-/// lock is held.
-void GenerateCall::watch_write() {
-  if (write_alarm_ != nullptr && num_writes_ == watched_write_) return;
-  watched_write_ = num_writes_;
-  write_alarm_ = std::make_unique<grpc::Alarm>();
-  const auto deadline =
-      std::chrono::system_clock::now() + std::chrono::seconds(kWriteTimeoutSeconds);
-  write_alarm_->Set(deadline, [weak = weak_from_this(), write = num_writes_](bool expired) {
-    const std::shared_ptr<GenerateCall> call = weak.lock();
-    if (!expired || call == nullptr) return;
-    const std::lock_guard lock(call->mutex_);
-    if (call->finished_ || !call->writing_ || call->num_writes_ != write) return;
-    if (call->generation_ != nullptr) call->generation_->cancel(CancelCause::kSlowClient);
-    call->context_.TryCancel();
-  });
+  watch_->started();
 }
 
 bool GenerateCall::deadline_passed() const {

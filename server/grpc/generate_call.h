@@ -8,10 +8,10 @@
 #include "server/generation.h"
 #include "server/grpc/call_limits.h"
 #include "server/grpc/convert.h"
+#include "server/grpc/send_watch.h"
 #include "server/grpc/wire.h"
 #include "server/grpc/worker.h"
 
-#include <grpcpp/alarm.h>
 #include <grpcpp/grpcpp.h>
 
 #include <chrono>
@@ -32,13 +32,14 @@ struct CallWorkers {
   Worker pump;
 };
 
-/// Parses, validates and submits; runs on the prepare thread. `remaining_ms` is what the call's
-/// deadline leaves.
-using StartFunction = std::function<Result<std::shared_ptr<Generation>>(
-    std::optional<std::int64_t> remaining_ms, WakeFunction wake)>;
+/// What the call says to the function that starts its generation.
+struct CallStart {
+  std::optional<std::int64_t> remaining_ms;  // what the call's deadline leaves; absent without one
+  WakeFunction wake;
+};
 
-/// A stream that a client does not read for so long is ended.
-inline constexpr int kWriteTimeoutSeconds = 30;
+/// Parses, validates and submits; runs on the prepare thread.
+using StartFunction = std::function<Result<std::shared_ptr<Generation>>(CallStart start)>;
 
 /// The state machine, free of the reactor's shape. Finished exactly once; a write is started only
 /// when the one before has ended.
@@ -63,10 +64,11 @@ class GenerateCall : public std::enable_shared_from_this<GenerateCall> {
   void release();
 
   /// Called with the lock held, on the pump thread. True: a write was started, and on_written()
-  /// will follow.
+  /// will follow. An exception ends the call; it must come before the write starts.
   [[nodiscard]] virtual bool deliver(std::vector<ChoiceDelta> deltas,
                                      const Generation& generation) = 0;
-  /// Called with the lock held, once: everything was delivered.
+  /// Called with the lock held, once: everything was delivered. As with deliver(), an exception
+  /// must come before anything is sent.
   virtual void finish_complete(const Generation& generation) = 0;
   /// Called with the lock held, once.
   virtual void finish_failed(const grpc::Status& status) = 0;
@@ -75,8 +77,9 @@ class GenerateCall : public std::enable_shared_from_this<GenerateCall> {
   void prepare(const StartFunction& start);
   void post_pump();
   void pump();
+  void pump_once();
   void fail_call(const grpc::Status& status, CancelCause cause);
-  void watch_write();
+  void on_stalled();
   [[nodiscard]] bool deadline_passed() const;
   [[nodiscard]] std::optional<std::int64_t> remaining_ms() const;
   [[nodiscard]] grpc::Status cancelled_status() const;
@@ -86,7 +89,10 @@ class GenerateCall : public std::enable_shared_from_this<GenerateCall> {
   const std::chrono::system_clock::time_point
       deadline_;  // of gRPC; the far future if the client set none
   const std::shared_ptr<CallWorkers> workers_;
-  std::unique_ptr<CallLimits::Ticket> ticket_;
+  /// Given back with the call's memory, not with its end at the client: a call that was reset while
+  /// its task waits on the prepare thread still holds its message.
+  const std::unique_ptr<CallLimits::Ticket> ticket_;
+  std::shared_ptr<SendWatch> watch_;    // from begin() on
   std::shared_ptr<GenerateCall> self_;  // keeps the reactor until gRPC is done with it
 
   std::mutex mutex_;  // guards what follows
@@ -94,9 +100,6 @@ class GenerateCall : public std::enable_shared_from_this<GenerateCall> {
   bool cancelled_ = false;
   bool finished_ = false;
   bool writing_ = false;
-  std::uint64_t num_writes_ = 0;
-  std::uint64_t watched_write_ = 0;
-  std::unique_ptr<grpc::Alarm> write_alarm_;
 };
 
 /// Answers with one message when all choices have ended.

@@ -1,5 +1,8 @@
 // The gRPC door: kvasir.v1.Inference, health and reflection, over the same service and validator as
-// REST. gRPC and Protobuf stay behind this header.
+// REST. gRPC and Protobuf stay behind this header. Connections are not counted, as gRPC 1.51 offers
+// no way to: each holds at most max_concurrent_streams streams and goes after ten idle minutes, all
+// of them share one quota of 256 MiB of buffers, and their number ends at the process's limit of
+// file descriptors.
 #pragma once
 
 #include "server/generate_service.h"

@@ -1,9 +1,13 @@
 #include "server/grpc/health_service.h"
 
+#include "server/grpc/refused_stream.h"
+#include "server/grpc/wire.h"
+
 #include <algorithm>
 #include <array>
 #include <optional>
 #include <string_view>
+#include <utility>
 
 namespace kvasir::server {
 namespace {
@@ -29,7 +33,8 @@ ServingStatus status_for(bool known, bool serving) {
 /// guarded by the service's mutex; a watcher that falls behind skips to the newest status.
 class HealthService::Watcher final : public grpc::ServerWriteReactor<HealthCheckResponse> {
  public:
-  Watcher(HealthService& health, bool known) : health_(health), known_(known) {}
+  Watcher(HealthService& health, bool known, std::unique_ptr<CallLimits::Ticket> ticket)
+      : health_(health), known_(known), ticket_(std::move(ticket)) {}
 
   /// The mutex is held.
   void update() {
@@ -69,6 +74,7 @@ class HealthService::Watcher final : public grpc::ServerWriteReactor<HealthCheck
  private:
   HealthService& health_;
   const bool known_;
+  const std::unique_ptr<CallLimits::Ticket> ticket_;
   bool writing_ = false;
   bool cancelled_ = false;
   bool finished_ = false;
@@ -104,8 +110,10 @@ grpc::ServerUnaryReactor* HealthService::Check(grpc::CallbackServerContext* cont
 }
 
 grpc::ServerWriteReactor<HealthCheckResponse>* HealthService::Watch(
-    grpc::CallbackServerContext* /*context*/, const HealthCheckRequest* request) {
-  auto* watcher = new Watcher(*this, is_known(request->service()));
+    grpc::CallbackServerContext* context, const HealthCheckRequest* request) {
+  Result<std::unique_ptr<CallLimits::Ticket>> ticket = limits_->enter(context->peer());
+  if (!ticket) return new RefusedStream<HealthCheckResponse>(status_of(ticket.error()));
+  auto* watcher = new Watcher(*this, is_known(request->service()), std::move(*ticket));
   const std::lock_guard lock(mutex_);
   watchers_.push_back(watcher);
   watcher->update();

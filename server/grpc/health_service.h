@@ -2,13 +2,19 @@
 #pragma once
 
 #include "grpc/health/v1/health.grpc.pb.h"
+#include "server/grpc/call_limits.h"
 
 #include <grpcpp/grpcpp.h>
 
 #include <list>
+#include <memory>
 #include <mutex>
 
 namespace kvasir::server {
+
+/// A watch costs a stream for as long as it likes, so watches are counted apart from the calls that
+/// do work: neither can crowd the other out.
+inline constexpr CallBounds kWatchBounds{.per_connection = 16, .in_all = 256};
 
 class HealthService final : public grpc::health::v1::Health::CallbackService {
  public:
@@ -27,6 +33,7 @@ class HealthService final : public grpc::health::v1::Health::CallbackService {
  private:
   class Watcher;
 
+  const std::shared_ptr<CallLimits> limits_ = std::make_shared<CallLimits>(kWatchBounds);
   std::mutex mutex_;  // guards what follows, and the watchers' state
   bool serving_ = false;
   bool shut_down_ = false;

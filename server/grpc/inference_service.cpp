@@ -3,6 +3,8 @@
 #include "core/rng.h"
 #include "kvasir/v1/inference.grpc.pb.h"
 #include "server/grpc/convert.h"
+#include "server/grpc/refused_stream.h"
+#include "server/grpc/send_watch.h"
 #include "server/grpc/wire.h"
 
 #include <algorithm>
@@ -40,47 +42,41 @@ using RawGetStatus = v1::Inference::WithRawCallbackMethod_GetStatus<Base>;
 using RawInference = RawComplete<RawCompleteStream<RawChat<RawChatStream<
     RawTokenize<RawDetokenize<RawListModels<RawGetStatus<v1::Inference::Service>>>>>>>>;
 
-/// A stream that never was: it ends with a status at once.
-class RefusedStream final : public StreamReactor {
- public:
-  explicit RefusedStream(const grpc::Status& status) { Finish(status); }
-  void OnDone() override { delete this; }
-};
-
 /// Runs a function on the prepare thread and answers with what it returns.
 class PreparedCall final : public ServerUnaryReactor,
                            public std::enable_shared_from_this<PreparedCall> {
  public:
-  explicit PreparedCall(std::unique_ptr<CallLimits::Ticket> ticket) : ticket_(std::move(ticket)) {}
+  PreparedCall(CallbackServerContext& context, std::unique_ptr<CallLimits::Ticket> ticket)
+      : ticket_(std::move(ticket)), watch_(std::make_shared<SendWatch>(context, [] {})) {}
 
   template <typename Function>
   void begin(Worker& prepare, Function function) {
     self_ = shared_from_this();
     prepare.post([this, keep = self_, function = std::move(function)] {
-      if (cancelled_.load()) {
-        Finish(status_of({ErrorCode::kCancelled, "the call was cancelled", ""}));
-        return;
-      }
-      const Result<void> done = function();
+      const Result<void> done =
+          cancelled_.load() ? Result<void>(fail(ErrorCode::kCancelled, "the call was cancelled"))
+                            : guarded(function);
       Finish(done ? grpc::Status::OK : status_of(done.error()));
+      watch_->started();
     });
   }
   void OnCancel() override { cancelled_.store(true); }
   void OnDone() override {
-    ticket_.reset();
+    watch_->call_done();
     const std::shared_ptr<PreparedCall> last = std::move(self_);
   }
 
  private:
-  std::unique_ptr<CallLimits::Ticket> ticket_;
+  const std::unique_ptr<CallLimits::Ticket> ticket_;
+  const std::shared_ptr<SendWatch> watch_;
   std::shared_ptr<PreparedCall> self_;
   std::atomic<bool> cancelled_{false};
 };
 
 /// The call's deadline, where the request has no timeout of its own; where it has, gRPC cancels the
 /// call at the deadline anyway, and a timeout out of range reaches the validator as it was sent.
-void limit_timeout(std::optional<std::int64_t> remaining_ms, GenerateFields& fields) {
-  if (!fields.timeout_ms) fields.timeout_ms = remaining_ms;
+void limit_timeout(const CallStart& start, GenerateFields& fields) {
+  if (!fields.timeout_ms) fields.timeout_ms = start.remaining_ms;
 }
 
 std::int64_t unix_seconds() {
@@ -139,30 +135,28 @@ class InferenceService final : public RawInference {
 
  private:
   StartFunction start_complete(const ByteBuffer& request, bool streaming) {
-    return [this, request, streaming](std::optional<std::int64_t> remaining_ms,
-                                      WakeFunction wake) -> Result<std::shared_ptr<Generation>> {
+    return [this, request, streaming](CallStart start) -> Result<std::shared_ptr<Generation>> {
       v1::CompleteRequest message;
       if (Result<void> parsed = parse_message(request, message); !parsed)
         return tl::unexpected(parsed.error());
       Result<CompletionFields> fields = completion_fields(message);
       if (!fields) return tl::unexpected(fields.error());
       fields->stream = streaming;
-      limit_timeout(remaining_ms, *fields);
-      return service_.complete(*fields, std::move(wake));
+      limit_timeout(start, *fields);
+      return service_.complete(*fields, std::move(start.wake));
     };
   }
 
   StartFunction start_chat(const ByteBuffer& request, bool streaming) {
-    return [this, request, streaming](std::optional<std::int64_t> remaining_ms,
-                                      WakeFunction wake) -> Result<std::shared_ptr<Generation>> {
+    return [this, request, streaming](CallStart start) -> Result<std::shared_ptr<Generation>> {
       v1::ChatRequest message;
       if (Result<void> parsed = parse_message(request, message); !parsed)
         return tl::unexpected(parsed.error());
       Result<ChatFields> fields = chat_fields(message);
       if (!fields) return tl::unexpected(fields.error());
       fields->stream = streaming;
-      limit_timeout(remaining_ms, *fields);
-      return service_.chat(*fields, std::move(wake));
+      limit_timeout(start, *fields);
+      return service_.chat(*fields, std::move(start.wake));
     };
   }
 
@@ -181,7 +175,7 @@ class InferenceService final : public RawInference {
   StreamReactor* stream(CallbackServerContext& context, StartFunction start,
                         const char* id_prefix) {
     Result<std::unique_ptr<CallLimits::Ticket>> ticket = limits_->enter(context.peer());
-    if (!ticket) return new RefusedStream(status_of(ticket.error()));
+    if (!ticket) return new RefusedStream<ByteBuffer>(status_of(ticket.error()));
     const auto call = std::make_shared<StreamGenerateCall<Chunk>>(
         context, workers_, std::move(*ticket), answer_head(id_prefix));
     call->begin(std::move(start));
@@ -192,7 +186,7 @@ class InferenceService final : public RawInference {
   ServerUnaryReactor* prepared(CallbackServerContext& context, Function function) {
     Result<std::unique_ptr<CallLimits::Ticket>> ticket = limits_->enter(context.peer());
     if (!ticket) return answered(context, tl::unexpected(ticket.error()));
-    const auto call = std::make_shared<PreparedCall>(std::move(*ticket));
+    const auto call = std::make_shared<PreparedCall>(context, std::move(*ticket));
     call->begin(workers_->prepare, std::move(function));
     return call.get();
   }

@@ -8,6 +8,7 @@
 #include <google/protobuf/wire_format_lite.h>
 #include <grpcpp/support/proto_buffer_reader.h>
 #include <grpcpp/support/slice.h>
+#include <spdlog/spdlog.h>
 
 #include <string>
 
@@ -53,11 +54,17 @@ grpc::ByteBuffer serialize_message(const google::protobuf::Message& message) {
   return {&bytes, 1};
 }
 
+Error logged_error(const std::exception& failure) {
+  spdlog::error("a call failed: {}", failure.what());
+  return {ErrorCode::kInternal, failure.what(), {}};
+}
+
 grpc::Status status_of(const Error& error) {
   const ErrorMapping& mapping = error_mapping(error.code);
+  const std::string message = error.code == ErrorCode::kInternal ? "internal error" : error.message;
   google::rpc::Status details;
   details.set_code(mapping.grpc_status);
-  details.set_message(error.message);
+  details.set_message(message);
   google::rpc::ErrorInfo info;
   info.set_reason(std::string(mapping.code));
   info.set_domain("kvasir");
@@ -66,7 +73,7 @@ grpc::Status status_of(const Error& error) {
     google::rpc::BadRequest bad_request;
     google::rpc::BadRequest::FieldViolation* violation = bad_request.add_field_violations();
     violation->set_field(error.param);
-    violation->set_description(error.message);
+    violation->set_description(message);
     details.add_details()->PackFrom(bad_request);
   }
   if (mapping.retryable) {
@@ -74,8 +81,7 @@ grpc::Status status_of(const Error& error) {
     retry.mutable_retry_delay()->set_seconds(kRetryDelaySeconds);
     details.add_details()->PackFrom(retry);
   }
-  return {static_cast<grpc::StatusCode>(mapping.grpc_status), error.message,
-          details.SerializeAsString()};
+  return {static_cast<grpc::StatusCode>(mapping.grpc_status), message, details.SerializeAsString()};
 }
 
 }  // namespace kvasir::server

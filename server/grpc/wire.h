@@ -9,6 +9,8 @@
 #include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/status.h>
 
+#include <exception>
+
 namespace kvasir::server {
 
 /// Errors: kInvalidValue when there is no message, it is damaged, holds ill-formed UTF-8 in a
@@ -21,7 +23,21 @@ inline constexpr int kMaxFields = 200'000;
 [[nodiscard]] grpc::ByteBuffer serialize_message(const google::protobuf::Message& message);
 
 /// With a google.rpc.Status in the details: ErrorInfo always, BadRequest when a field is at fault,
-/// RetryInfo when trying again makes sense.
+/// RetryInfo when trying again makes sense. What went wrong inside of us is not the client's: the
+/// message of kInternal is the same for all.
 [[nodiscard]] grpc::Status status_of(const Error& error);
+
+/// kInternal, with a line in the log.
+[[nodiscard]] Error logged_error(const std::exception& failure);
+
+/// What the function returns, or kInternal if it throws: no exception crosses a thread.
+template <typename Function>
+[[nodiscard]] auto guarded(const Function& function) -> decltype(function()) {
+  try {
+    return function();
+  } catch (const std::exception& failure) {
+    return tl::unexpected<Error>(logged_error(failure));
+  }
+}
 
 }  // namespace kvasir::server
