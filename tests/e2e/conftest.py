@@ -28,6 +28,24 @@ def start_daemon():
         each.stop()
 
 
+@pytest.fixture(scope="module")
+def daemon_with():
+    """As start_daemon, but tests of one file that ask for equal flags share a daemon: counts start anywhere, and each
+    test leaves it idle."""
+    running = {}
+
+    def get(**flags) -> Daemon:
+        key = tuple(sorted(flags.items()))
+        if key not in running:
+            running[key] = Daemon(**flags)
+        running[key].wait_idle()
+        return running[key]
+
+    yield get
+    for each in running.values():
+        each.stop()
+
+
 @pytest.fixture(scope="session")
 def client(daemon):
     """The openai client as users have it, but without retries: a retry would hide a wrong status."""

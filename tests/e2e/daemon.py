@@ -84,6 +84,15 @@ class Daemon:
     def status(self):
         return self.stub.GetStatus(pb.GetStatusRequest(), timeout=60)
 
+    def metric(self, name: str, **labels) -> float:
+        """The sum of the samples of /metrics that have these labels."""
+        wanted = [f'{k}="{v}"' for k, v in labels.items()]
+        samples = [line.rpartition(" ") for line in self.http.get("/metrics").text.splitlines()
+                   if line.startswith((name + "{", name + " "))]
+        found = [float(value) for series, _, value in samples if all(w in series for w in wanted)]
+        assert found, f"no sample of {name} with {labels}"
+        return sum(found)
+
     def tokenize(self, text: str) -> list[int]:
         return list(self.stub.Tokenize(pb.TokenizeRequest(prompt=text, add_special_tokens=False)).tokens)
 

@@ -3,6 +3,7 @@ daemon is the same process, idle, with no block and no file descriptor left behi
 
 import http.client
 import json
+import socket
 
 import httpx
 import pytest
@@ -80,6 +81,23 @@ def test_wrong_route_or_method(daemon, method, path, status):
         response = raw_request(daemon, method, path)
         check_error(response, status, {404: "unknown_url", 405: "method_not_supported"}[status])
         assert bool(response.headers.get("allow")) == (status == 405)
+
+
+@pytest.mark.parametrize(("sent", "status"), [
+    (bytes.fromhex("16030100c8010000c40303") + bytes(189), "400"),  # a TLS ClientHello
+    (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "400"),
+    (b"GET /livez HTTP/3.0\r\nHost: x\r\n\r\n", "505"),
+], ids=["tls", "h2c", "http3"])
+def test_another_protocol_is_refused_and_the_connection_closed(daemon, sent, status):
+    with daemon.unharmed():
+        with socket.create_connection(("127.0.0.1", daemon.http_port), timeout=30) as raw:
+            raw.sendall(sent)
+            got = b""
+            while data := raw.recv(65536):  # to the end: the server closes
+                got += data
+        assert got.startswith(b"HTTP/1.1 " + status.encode() + b" "), got[:200]
+        assert got.count(b"HTTP/1.1 ") == 1 and b"connection: close" in got.lower()
+        assert json.loads(got.partition(b"\r\n\r\n")[2])["error"]["code"]
 
 
 def raw_request(daemon, method: str, path: str) -> httpx.Response:

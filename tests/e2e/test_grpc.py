@@ -5,6 +5,7 @@ import threading
 import grpc
 import pytest
 from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.json_format import MessageToDict
 from google.rpc import error_details_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
@@ -120,6 +121,51 @@ def test_list_models(daemon):
         f: rest[f] for f in ("id", "created", "owned_by", "max_model_len", "root")}
 
 
+def test_list_models_names_the_aliases_too(start_daemon):
+    daemon = start_daemon(served_model_name="first,second")
+    models = daemon.stub.ListModels(pb.ListModelsRequest()).models
+    assert [m.id for m in models] == ["first", "second"]
+    assert [m["id"] for m in daemon.http.get("/v1/models").json()["data"]] == ["first", "second"]
+    assert len({(m.created, m.owned_by, m.max_model_len, m.root) for m in models}) == 1
+    assert daemon.stub.Complete(complete_request(model="second", max_tokens=1)).model == "first"
+
+
+def test_status_is_the_same_at_both_doors(daemon):
+    daemon.stub.Complete(complete_request())
+    daemon.wait_idle()
+    rest = daemon.http.get("/v1/kv/status").json()
+    status = MessageToDict(daemon.status(), preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
+    shared = {"kv_budget_bytes": "budget_bytes"}
+    for name, value in status.items():
+        name = shared.get(name, name)
+        if name == "cancelled_total":
+            assert {k: int(v) for k, v in value.items()} == rest[name]
+        elif name in rest:
+            assert type(rest[name])(value) == rest[name], name
+    assert {"running_sequences", "total_blocks", "free_blocks", "live_blocks", "cached_blocks", "bytes_per_block",
+            "steps_total", "generation_tokens_total", "computed_tokens_total", "preemptions_total",
+            "prefix_hit_tokens_total", "finished_length_total"} <= set(status) & set(rest)
+
+
+@pytest.mark.parametrize("message", [
+    {"role": "function", "content": "42", "name": "f"}, {"role": "function", "content": "42"},
+    {"role": "tool", "content": "42", "tool_call_id": "c1"}, {"role": "tool", "content": "42"}, {"role": "user"},
+    {"content": "x"}, {"role": "oracle", "content": "x"}, {"role": "developer", "content": "Be brief."},
+], ids=str)
+def test_a_message_gets_the_same_verdict_at_both_doors(daemon, message):
+    body = {"messages": [{"role": "user", "content": "x"}, message]}
+    request = pb.TokenizeRequest(messages=[pb.ChatMessage(**m) for m in body["messages"]])
+    rest = daemon.http.post("/tokenize", json=body)
+    if rest.status_code == 200:
+        assert rest.json()["tokens"] == list(daemon.stub.Tokenize(request).tokens)
+        return
+    with pytest.raises(grpc.RpcError) as error:
+        daemon.stub.Tokenize(request)
+    assert details(error.value, error_details_pb2.ErrorInfo)[0].reason == rest.json()["error"]["code"]
+    (bad_request,) = details(error.value, error_details_pb2.BadRequest)
+    assert bad_request.field_violations[0].field == rest.json()["error"]["param"]
+
+
 def test_get_status_counts_what_ran(daemon):
     daemon.wait_idle()
     before = daemon.status()
@@ -208,6 +254,28 @@ def test_health_checks_and_watches(daemon):
     watch = health.Watch(health_pb2.HealthCheckRequest(service="nobody"))
     assert next(watch).status == health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
     watch.cancel()
+
+
+def test_watches_of_one_connection_are_bounded(daemon):
+    channel = daemon.new_channel()
+    health = health_pb2_grpc.HealthStub(channel)
+    watches = [health.Watch(health_pb2.HealthCheckRequest()) for _ in range(16)]
+    for watch in watches:
+        assert next(watch).status == health_pb2.HealthCheckResponse.SERVING
+    with pytest.raises(grpc.RpcError) as error:
+        next(health.Watch(health_pb2.HealthCheckRequest()))
+    assert error.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert type(daemon.stub)(channel).Complete(complete_request(max_tokens=1)).choices, "work has limits of its own"
+    watches[0].cancel()
+
+    def watches_again():
+        try:
+            return next(health.Watch(health_pb2.HealthCheckRequest()))
+        except grpc.RpcError:
+            return None
+
+    eventually(watches_again, "another watch, when one has ended")
+    channel.close()
 
 
 def test_reflection_describes_all_services(daemon):
