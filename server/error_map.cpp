@@ -110,4 +110,17 @@ const ErrorMapping& error_mapping(ErrorCode code) {
   return table[index];
 }
 
+CancelCause cancel_cause_of(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::kDeadlineExceeded:
+      return CancelCause::kDeadline;
+    case ErrorCode::kDraining:
+      return CancelCause::kDrain;
+    case ErrorCode::kCancelled:  // an answer ends so by itself only when it is read too slowly
+      return CancelCause::kSlowClient;
+    default:
+      return CancelCause::kClientGone;  // the client gets no more of it
+  }
+}
+
 }  // namespace kvasir::server

@@ -18,11 +18,15 @@
 namespace kvasir::server {
 namespace {
 
-/// A busy engine whose step does not end for so long is taken for stalled. A full step of the
-/// largest prompts takes seconds on a slow machine, so this is far above any of them.
+/// A busy engine whose step does not end for so long is taken for stalled: a step's fixed part, and
+/// what each of its tokens may take on a slow machine with a large model (some ms, here tenfold).
 constexpr std::chrono::seconds kStallTimeout{60};
-/// What /tokenize takes: some seconds of work at most.
+constexpr std::chrono::milliseconds kStallTimeoutPerToken{50};
+/// What /tokenize takes, after rendering: some seconds of work at most.
 constexpr std::size_t kMaxTokenizeBytes = 1U << 20U;
+/// What /detokenize takes, and what it makes: a vocabulary may hold very long tokens.
+constexpr std::size_t kMaxDetokenizeTokens = 200'000;
+constexpr std::size_t kMaxDetokenizeBytes = 2U << 20U;
 
 constexpr std::uint64_t div_ceil(std::uint64_t count, std::uint64_t per) {
   return (count + per - 1) / per;
@@ -45,12 +49,39 @@ std::vector<text::ChatMessage> with_known_roles(std::vector<text::ChatMessage> m
   return messages;
 }
 
+std::uint64_t rendered_bytes(const std::vector<text::TextSegment>& segments) {
+  std::uint64_t bytes = 0;
+  for (const text::TextSegment& segment : segments) bytes += segment.text.size();
+  return bytes;
+}
+
+/// What a template may put into its text.
+std::uint64_t message_bytes(const text::ChatMessage& message) {
+  return message.role.size() + message.content.size() + (message.name ? message.name->size() : 0) +
+         (message.tool_call_id ? message.tool_call_id->size() : 0);
+}
+
+Result<void> check_tokenize_bytes(std::uint64_t bytes, const std::string& param) {
+  if (bytes <= kMaxTokenizeBytes) return {};
+  return fail(ErrorCode::kInvalidValue,
+              param + " must be at most " + std::to_string(kMaxTokenizeBytes) + " bytes, not " +
+                  std::to_string(bytes),
+              param);
+}
+
 std::vector<TokenId> sorted_union(std::vector<TokenId> a, const std::vector<TokenId>& b) {
   a.insert(a.end(), b.begin(), b.end());
   std::sort(a.begin(), a.end());
   a.erase(std::unique(a.begin(), a.end()), a.end());
   return a;
 }
+
+/// A call on its way to the engine.
+struct Call {
+  const GenerateParams& params;
+  const CallContext& context;
+  std::optional<TimePoint> deadline;  // of timeout_ms
+};
 
 }  // namespace
 
@@ -69,6 +100,8 @@ struct GenerateService::Impl {
   [[nodiscard]] Result<void> check_name(const std::optional<std::string>& name) const;
   [[nodiscard]] Result<void> check_bytes(std::uint64_t bytes, std::uint64_t max_tokens,
                                          const std::string& param) const;
+  [[nodiscard]] Call call_of(const GenerateParams& params, const CallContext& context) const;
+  [[nodiscard]] Result<void> check_wanted(const Call& call) const;
   [[nodiscard]] Result<std::uint32_t> resolve_max_tokens(std::uint64_t prompt_tokens,
                                                          const GenerateParams& params,
                                                          std::uint64_t when_absent,
@@ -78,11 +111,13 @@ struct GenerateService::Impl {
   [[nodiscard]] Result<std::vector<TokenId>> encode_prompt(const PromptInput& prompt,
                                                            std::uint64_t max_tokens,
                                                            const std::string& param) const;
-  [[nodiscard]] Result<std::vector<TokenId>> encode_chat(
-      const std::vector<text::ChatMessage>& messages, std::uint64_t max_tokens) const;
+  [[nodiscard]] Result<std::vector<text::TextSegment>> render(
+      const std::vector<text::ChatMessage>& messages) const;
+  [[nodiscard]] Result<std::vector<TokenId>> encode_rendered(
+      const std::vector<text::TextSegment>& segments) const;
   [[nodiscard]] Result<std::shared_ptr<Generation>> start(
       std::vector<std::vector<TokenId>> prompts, const std::vector<std::uint32_t>& max_tokens,
-      const GenerateParams& params, TimePoint arrival, WakeFunction wake);
+      const Call& call, WakeFunction wake);
   [[nodiscard]] AssemblyRules assembly_rules(const GenerateParams& params,
                                              std::vector<TokenId> ending) const;
 };
@@ -104,18 +139,23 @@ GenerateService::GenerateService(ModelInfo model, engine::Engine& engine,
 GenerateService::~GenerateService() = default;
 
 Result<std::shared_ptr<Generation>> GenerateService::complete(const CompletionFields& fields,
-                                                              WakeFunction wake) {
+                                                              WakeFunction wake,
+                                                              const CallContext& context) {
   constexpr std::uint64_t kDefaultMaxTokens = 16;
-  const TimePoint arrival = impl_->clock.now();
   auto params = validate(fields, impl_->model.vocab_size);
   if (!params) return tl::unexpected<Error>(params.error());
   if (auto ok = impl_->check_name(fields.model); !ok) return tl::unexpected<Error>(ok.error());
   if (auto ok = impl_->check_ready(); !ok) return tl::unexpected<Error>(ok.error());
+  const std::uint64_t num_sequences = std::uint64_t{params->num_choices} * fields.prompts.size();
+  if (auto ok = impl_->engine.check_room(num_sequences); !ok)
+    return tl::unexpected<Error>(ok.error());
+  const Call call = impl_->call_of(*params, context);
   std::vector<std::vector<TokenId>> prompts;
   std::vector<std::uint32_t> max_tokens;
   for (std::size_t i = 0; i < fields.prompts.size(); ++i) {
     const std::string param =
         fields.prompts.size() == 1 ? "prompt" : "prompt[" + std::to_string(i) + "]";
+    if (auto ok = impl_->check_wanted(call); !ok) return tl::unexpected<Error>(ok.error());
     auto prompt = impl_->encode_prompt(fields.prompts[i], params->max_tokens.value_or(1), param);
     if (!prompt) return tl::unexpected<Error>(prompt.error());
     auto limit = impl_->resolve_max_tokens(prompt->size(), *params, kDefaultMaxTokens, param);
@@ -123,24 +163,37 @@ Result<std::shared_ptr<Generation>> GenerateService::complete(const CompletionFi
     prompts.push_back(std::move(*prompt));
     max_tokens.push_back(*limit);
   }
-  return impl_->start(std::move(prompts), max_tokens, *params, arrival, std::move(wake));
+  return impl_->start(std::move(prompts), max_tokens, call, std::move(wake));
 }
 
 Result<std::shared_ptr<Generation>> GenerateService::chat(const ChatFields& fields,
-                                                          WakeFunction wake) {
-  const TimePoint arrival = impl_->clock.now();
+                                                          WakeFunction wake,
+                                                          const CallContext& context) {
   auto params = validate(fields, impl_->model.vocab_size);
   if (!params) return tl::unexpected<Error>(params.error());
   if (auto ok = impl_->check_name(fields.model); !ok) return tl::unexpected<Error>(ok.error());
   if (auto ok = impl_->check_ready(); !ok) return tl::unexpected<Error>(ok.error());
-  auto prompt = impl_->encode_chat(fields.messages, params->max_tokens.value_or(1));
+  if (auto ok = impl_->engine.check_room(params->num_choices); !ok)
+    return tl::unexpected<Error>(ok.error());
+  const Call call = impl_->call_of(*params, context);
+  if (auto ok = impl_->check_wanted(call); !ok) return tl::unexpected<Error>(ok.error());
+  auto segments = impl_->render(fields.messages);
+  if (!segments) return tl::unexpected<Error>(segments.error());
+  if (auto ok =
+          impl_->check_bytes(rendered_bytes(*segments), params->max_tokens.value_or(1), "messages");
+      !ok) {
+    return tl::unexpected<Error>(ok.error());
+  }
+  auto prompt = impl_->encode_rendered(*segments);
   if (!prompt) return tl::unexpected<Error>(prompt.error());
-  auto limit =
-      impl_->resolve_max_tokens(prompt->size(), *params, impl_->model.context_tokens, "messages");
+  std::uint64_t when_absent = impl_->model.context_tokens;
+  if (params->top_logprobs)
+    when_absent = std::min(when_absent, max_tokens_with_logprobs(*params, 1));
+  auto limit = impl_->resolve_max_tokens(prompt->size(), *params, when_absent, "messages");
   if (!limit) return tl::unexpected<Error>(limit.error());
   std::vector<std::vector<TokenId>> prompts;
   prompts.push_back(std::move(*prompt));
-  return impl_->start(std::move(prompts), {*limit}, *params, arrival, std::move(wake));
+  return impl_->start(std::move(prompts), {*limit}, call, std::move(wake));
 }
 
 Result<std::vector<TokenId>> GenerateService::tokenize(const TokenizeFields& fields) const {
@@ -149,20 +202,21 @@ Result<std::vector<TokenId>> GenerateService::tokenize(const TokenizeFields& fie
                 "one of prompt and messages must be given, and not both", "prompt");
   }
   if (auto ok = impl_->check_name(fields.model); !ok) return tl::unexpected<Error>(ok.error());
-  std::size_t bytes = fields.prompt ? fields.prompt->size() : 0;
   if (fields.messages) {
     if (auto ok = validate_messages(*fields.messages); !ok)
       return tl::unexpected<Error>(ok.error());
-    for (const text::ChatMessage& message : *fields.messages) bytes += message.content.size();
+    std::uint64_t bytes = 0;  // before rendering, which costs time itself
+    for (const text::ChatMessage& message : *fields.messages) bytes += message_bytes(message);
+    if (auto ok = check_tokenize_bytes(bytes, "messages"); !ok)
+      return tl::unexpected<Error>(ok.error());
+    auto segments = impl_->render(*fields.messages);
+    if (!segments) return tl::unexpected<Error>(segments.error());
+    if (auto ok = check_tokenize_bytes(rendered_bytes(*segments), "messages"); !ok)
+      return tl::unexpected<Error>(ok.error());
+    return impl_->encode_rendered(*segments);
   }
-  if (bytes > kMaxTokenizeBytes) {
-    const std::string param = fields.prompt ? "prompt" : "messages";
-    return fail(ErrorCode::kInvalidValue,
-                param + " must be at most " + std::to_string(kMaxTokenizeBytes) + " bytes, not " +
-                    std::to_string(bytes),
-                param);
-  }
-  if (fields.messages) return impl_->encode_chat(*fields.messages, 0);
+  if (auto ok = check_tokenize_bytes(fields.prompt->size(), "prompt"); !ok)
+    return tl::unexpected<Error>(ok.error());
   return impl_->tokenizer.encode(
       *fields.prompt,
       {.add_bos = fields.add_special_tokens.value_or(true), .parse_special = false});
@@ -170,12 +224,28 @@ Result<std::vector<TokenId>> GenerateService::tokenize(const TokenizeFields& fie
 
 Result<std::string> GenerateService::detokenize(const DetokenizeFields& fields) const {
   if (auto ok = impl_->check_name(fields.model); !ok) return tl::unexpected<Error>(ok.error());
+  if (fields.tokens.size() > kMaxDetokenizeTokens) {
+    return fail(ErrorCode::kInvalidValue,
+                "tokens must be at most " + std::to_string(kMaxDetokenizeTokens) +
+                    " token ids, not " + std::to_string(fields.tokens.size()),
+                "tokens");
+  }
   if (auto ok = validate_token_ids(fields.tokens, impl_->model.vocab_size, "tokens"); !ok) {
     return tl::unexpected<Error>(ok.error());
   }
   std::vector<TokenId> tokens;
   tokens.reserve(fields.tokens.size());
-  for (const std::int64_t id : fields.tokens) tokens.push_back(static_cast<TokenId>(id));
+  std::uint64_t bytes = 0;
+  for (const std::int64_t id : fields.tokens) {
+    tokens.push_back(static_cast<TokenId>(id));
+    bytes += impl_->tokenizer.token_bytes_with_special(tokens.back()).size();
+  }
+  if (bytes > kMaxDetokenizeBytes) {
+    return fail(ErrorCode::kInvalidValue,
+                "tokens must be of at most " + std::to_string(kMaxDetokenizeBytes) +
+                    " bytes of text, not " + std::to_string(bytes),
+                "tokens");
+  }
   return to_utf8(
       impl_->tokenizer.decode(tokens, /*with_special=*/true, /*strip_space_prefix=*/true));
 }
@@ -191,7 +261,26 @@ void GenerateService::set_readiness(Readiness readiness) { impl_->readiness.stor
 
 bool GenerateService::alive() const {
   const engine::EngineStatus now = impl_->engine.status();
-  return !now.busy || impl_->clock.now() - now.last_progress < kStallTimeout;
+  const Duration patience = kStallTimeout + impl_->model.step_tokens * kStallTimeoutPerToken;
+  return !now.busy || impl_->clock.now() - now.last_progress < patience;
+}
+
+Call GenerateService::Impl::call_of(const GenerateParams& params,
+                                    const CallContext& context) const {
+  Call call{.params = params, .context = context, .deadline = {}};
+  if (params.timeout) call.deadline = context.arrival.value_or(clock.now()) + *params.timeout;
+  return call;
+}
+
+/// Asked before each costly part, so that work for nobody ends early.
+Result<void> GenerateService::Impl::check_wanted(const Call& call) const {
+  if (call.context.gone != nullptr && call.context.gone->load())
+    return fail(ErrorCode::kCancelled, "the client has gone");
+  if (call.deadline && clock.now() >= *call.deadline) {
+    return fail(ErrorCode::kDeadlineExceeded, "timeout_ms passed before the answer was complete",
+                "timeout_ms");
+  }
+  return {};
 }
 
 Result<void> GenerateService::Impl::check_ready() const {
@@ -292,8 +381,8 @@ Result<std::vector<TokenId>> GenerateService::Impl::encode_prompt(const PromptIn
   return tokens;
 }
 
-Result<std::vector<TokenId>> GenerateService::Impl::encode_chat(
-    const std::vector<text::ChatMessage>& messages, std::uint64_t max_tokens) const {
+Result<std::vector<text::TextSegment>> GenerateService::Impl::render(
+    const std::vector<text::ChatMessage>& messages) const {
   if (chat_template == nullptr) {
     return fail(ErrorCode::kInvalidTemplateInput,
                 "this model has no chat template; use /v1/completions, or start the server with "
@@ -308,13 +397,12 @@ Result<std::vector<TokenId>> GenerateService::Impl::encode_chat(
       error.param = "messages";
     return tl::unexpected<Error>(std::move(error));
   }
-  std::uint64_t bytes = 0;
-  for (const text::TextSegment& segment : *segments) bytes += segment.text.size();
-  if (max_tokens > 0) {  // 0: /tokenize, which has its own bound
-    if (auto ok = check_bytes(bytes, max_tokens, "messages"); !ok)
-      return tl::unexpected<Error>(ok.error());
-  }
-  auto tokens = tokenizer.encode_segments(*segments, tokenizer.adds_bos());
+  return segments;
+}
+
+Result<std::vector<TokenId>> GenerateService::Impl::encode_rendered(
+    const std::vector<text::TextSegment>& segments) const {
+  auto tokens = tokenizer.encode_segments(segments, tokenizer.adds_bos());
   if (tokens && tokens->empty())
     return fail(ErrorCode::kInvalidTemplateInput, "messages have no tokens", "messages");
   return tokens;
@@ -334,7 +422,9 @@ AssemblyRules GenerateService::Impl::assembly_rules(const GenerateParams& params
 
 Result<std::shared_ptr<Generation>> GenerateService::Impl::start(
     std::vector<std::vector<TokenId>> prompts, const std::vector<std::uint32_t>& max_tokens,
-    const GenerateParams& params, TimePoint arrival, WakeFunction wake) {
+    const Call& call, WakeFunction wake) {
+  if (auto ok = check_wanted(call); !ok) return tl::unexpected<Error>(ok.error());
+  const GenerateParams& params = call.params;
   std::vector<TokenId> ending = params.stop_token_ids;
   if (!params.ignore_eos) ending = sorted_union(std::move(ending), tokenizer.end_of_generation());
   std::erase_if(ending, [this](TokenId id) { return id >= model.vocab_size; });
@@ -346,7 +436,7 @@ Result<std::shared_ptr<Generation>> GenerateService::Impl::start(
   shape.stop.stop_token_ids = ending;
   shape.top_logprobs = params.top_logprobs;
   shape.priority = params.priority;
-  if (params.timeout) shape.deadline = arrival + *params.timeout;
+  shape.deadline = call.deadline;
   shape.cache_salt = params.cache_salt;
 
   std::vector<RunningGeneration::Choice> choices;
@@ -364,7 +454,8 @@ Result<std::shared_ptr<Generation>> GenerateService::Impl::start(
   }
   auto generation = std::make_shared<RunningGeneration>(
       tokenizer, std::move(prompts), std::move(choices),
-      [&target = engine](const engine::Cancel& cancel) { target.cancel(cancel); }, std::move(wake));
+      [&target = engine](const engine::Cancel& cancel) { target.cancel(cancel); }, std::move(wake),
+      call.context.keeps_answer);
   for (std::uint32_t i = 0; i < submissions.size(); ++i) submissions[i].sink = generation->sink(i);
   if (auto ok = engine.submit(std::move(submissions)); !ok)
     return tl::unexpected<Error>(ok.error());

@@ -1,12 +1,7 @@
-// The transport-free middle of both doors: validate, render, tokenise, refuse what can never fit, submit, cancel.
-// Wire formats are server/http's and server/grpc's; text assembly is stream_assembler's.
+// The transport-free middle of both doors: validate, render, tokenise, refuse what can never fit,
+// submit, cancel. Wire formats are server/http's and server/grpc's; text assembly is
+// stream_assembler's.
 #pragma once
-
-#include <atomic>
-#include <cstdint>
-#include <memory>
-#include <string>
-#include <vector>
 
 #include "core/clock.h"
 #include "core/result.h"
@@ -17,6 +12,13 @@
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
 
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
 namespace kvasir::server {
 
 /// What the doors may know of the served model.
@@ -26,13 +28,22 @@ struct ModelInfo {
   std::string root;               // file name
   std::int64_t created_unix = 0;  // start of the daemon
   std::uint32_t context_tokens = 0;
-  std::uint32_t vocab_size = 0;   // logits width
+  std::uint32_t vocab_size = 0;  // logits width
   kvcache::KvGeometry geometry;
-  std::uint32_t num_blocks = 0;   // of the whole KV budget
+  std::uint32_t num_blocks = 0;  // of the whole KV budget
   std::uint64_t kv_budget_bytes = 0;
-  std::string system_fingerprint;  // build, instruction set, KV type: outputs are bit-identical for equal ones
+  std::string system_fingerprint;  // build, instruction set, KV type: outputs are bit-identical for
+                                   // equal ones
   std::string kernels;             // instruction set that runs
   std::uint32_t num_threads = 0;
+  std::uint32_t step_tokens = 0;  // most tokens of one step: how long it may take
+};
+
+/// What a door knows of a call beside its fields.
+struct CallContext {
+  std::optional<TimePoint> arrival;         // timeout_ms runs from here; absent: from the call
+  const std::atomic<bool>* gone = nullptr;  // true once nobody waits any more; outlives the call
+  bool keeps_answer = false;  // the door polls whatever its client does: the answer is sent at once
 };
 
 enum class Readiness : std::uint8_t { kLoading, kReady, kDraining };
@@ -44,9 +55,16 @@ class GenerateService {
                   const text::ChatTemplate* chat_template, const Clock& clock);
   ~GenerateService();
 
-  /// Validates, tokenises and submits, or says what is wrong before anything ran.
-  [[nodiscard]] Result<std::shared_ptr<Generation>> complete(const CompletionFields& fields, WakeFunction wake);
-  [[nodiscard]] Result<std::shared_ptr<Generation>> chat(const ChatFields& fields, WakeFunction wake);
+  /// Validates, tokenises and submits, or says what is wrong before anything ran. Errors beside
+  /// those of the fields: kQueueFull before anything is tokenised, kDeadlineExceeded, and
+  /// kCancelled when the client has gone.
+  [[nodiscard]] Result<std::shared_ptr<Generation>> complete(const CompletionFields& fields,
+                                                             WakeFunction wake,
+                                                             const CallContext& context = {});
+  [[nodiscard]] Result<std::shared_ptr<Generation>> chat(const ChatFields& fields,
+                                                         WakeFunction wake,
+                                                         const CallContext& context = {});
+  /// Bounds of both (kMaxTokenizeBytes and others in the .cpp): some seconds of work at most.
   [[nodiscard]] Result<std::vector<TokenId>> tokenize(const TokenizeFields& fields) const;
   [[nodiscard]] Result<std::string> detokenize(const DetokenizeFields& fields) const;
   /// Absent model is the served one. Errors: kModelNotFound.

@@ -15,16 +15,19 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace kvasir::server {
 
+/// A token as a list of logprobs shows it. Both texts are views of the tokenizer's, which outlives
+/// all generations: an answer keeps many thousands of these.
 struct TokenText {
   TokenId token = 0;
   float logprob = 0.0F;
-  std::string bytes;     // what the token adds; empty for end-of-generation tokens
-  std::string spelling;  // its bytes with control tokens spelled out: what a list of tokens shows.
-                         // Not always UTF-8
+  std::string_view bytes;     // what the token adds; empty for end-of-generation tokens
+  std::string_view spelling;  // its bytes with control tokens spelled out: what a list of tokens
+                              // shows. Not always UTF-8
 };
 
 /// One counted completion token with its alternatives. Made only where logprobs were asked for.

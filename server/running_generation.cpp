@@ -46,16 +46,17 @@ Error failure_of(const engine::FinishEvent& event) {
 /// each choice.
 class EventQueue {
  public:
-  explicit EventQueue(WakeFunction wake) : wake_(std::move(wake)) {}
+  EventQueue(WakeFunction wake, std::size_t num_choices, std::size_t max_bytes)
+      : wake_(std::move(wake)), max_bytes_(max_bytes), bytes_(num_choices, 0) {}
 
-  /// False when the queue is over its bound; the event is then dropped.
+  /// False when the choice is over its bound; the event is then dropped.
   bool push_token(std::uint32_t choice_index, engine::TokenEvent event) {
     const std::size_t bytes = queued_bytes(event);
     {
       const std::lock_guard lock(mutex_);
       if (closed_) return true;  // nobody reads any more; the cancel is on its way
-      if (bytes_ + bytes > RunningGeneration::kMaxQueuedBytes) return false;
-      bytes_ += bytes;
+      if (bytes_[choice_index] + bytes > max_bytes_) return false;
+      bytes_[choice_index] += bytes;
       events_.push_back({choice_index, std::move(event)});
       if (!std::exchange(wake_wanted_, false)) return true;
     }
@@ -76,7 +77,7 @@ class EventQueue {
   /// Takes all and asks for one wake at the next event.
   std::vector<QueuedEvent> take() {
     const std::lock_guard lock(mutex_);
-    bytes_ = 0;
+    std::fill(bytes_.begin(), bytes_.end(), 0);
     wake_wanted_ = true;
     return std::exchange(events_, {});
   }
@@ -100,7 +101,8 @@ class EventQueue {
   std::mutex wake_mutex_;  // held while wake_ runs; taken before mutex_
   WakeFunction wake_;
   std::vector<QueuedEvent> events_;
-  std::size_t bytes_ = 0;
+  const std::size_t max_bytes_;     // of one choice
+  std::vector<std::size_t> bytes_;  // [num_choices]: of its token events
   bool wake_wanted_ = true;
   bool closed_ = false;
 };
@@ -128,10 +130,11 @@ class ChoiceSink final : public engine::TokenSink {
 RunningGeneration::RunningGeneration(const text::Tokenizer& tokenizer,
                                      std::vector<std::vector<TokenId>> prompts,
                                      std::vector<Choice> choices, CancelFunction cancel,
-                                     WakeFunction wake)
+                                     WakeFunction wake, bool keeps_answer)
     : prompts_(std::move(prompts)),
       cancel_(std::move(cancel)),
-      queue_(std::make_shared<EventQueue>(std::move(wake))),
+      queue_(std::make_shared<EventQueue>(std::move(wake), choices.size(),
+                                          keeps_answer ? kMaxQueuedBytesOfKept : kMaxQueuedBytes)),
       unfinished_(static_cast<std::uint32_t>(choices.size())) {
   choices_.reserve(choices.size());
   for (Choice& choice : choices) {

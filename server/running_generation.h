@@ -21,9 +21,13 @@ class EventQueue;  // of one generation; outlives it while the engine still hold
 
 class RunningGeneration final : public Generation {
  public:
-  /// Events that wait for a poll hold at most this many bytes; past it the sequence that adds more
-  /// is cancelled.
+  /// The events of one choice that wait for a poll hold at most so many bytes; a choice that has
+  /// more is cancelled. It is each choice's own, so that no choice pays for its siblings. A stream
+  /// is not polled while a write is outstanding, so that this is what a slow client may leave
+  /// unread; an answer that its door keeps is polled at once, and only a door that stands still for
+  /// thousands of tokens reaches the larger bound.
   static constexpr std::size_t kMaxQueuedBytes = 256U << 10U;
+  static constexpr std::size_t kMaxQueuedBytesOfKept = 4U << 20U;
 
   struct Choice {
     SequenceId sequence{};
@@ -33,10 +37,11 @@ class RunningGeneration final : public Generation {
   /// How a choice is ended in the engine.
   using CancelFunction = std::function<void(const engine::Cancel&)>;
 
-  /// `choices` in order of choice index. `tokenizer` and what `cancel` refers to must outlive the
-  /// generation.
+  /// `choices` in order of choice index; `keeps_answer` as in CallContext. `tokenizer` and what
+  /// `cancel` refers to must outlive the generation.
   RunningGeneration(const text::Tokenizer& tokenizer, std::vector<std::vector<TokenId>> prompts,
-                    std::vector<Choice> choices, CancelFunction cancel, WakeFunction wake);
+                    std::vector<Choice> choices, CancelFunction cancel, WakeFunction wake,
+                    bool keeps_answer = false);
   /// Cancels what still runs, as if the client had gone.
   ~RunningGeneration() override;
   RunningGeneration(const RunningGeneration&) = delete;

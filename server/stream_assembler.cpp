@@ -105,7 +105,7 @@ LogprobEntry StreamAssembler::logprob_entry(const engine::TokenEvent& event, boo
   // An end-of-generation token adds nothing to the content, even where control tokens are spelled
   // out.
   if (ends && tokenizer_.is_control(event.token) && !rules_.include_stop_str_in_output)
-    entry.chosen.bytes.clear();
+    entry.chosen.bytes = {};
   entry.top.reserve(event.top.size());
   for (const TokenLogprob& top : event.top) entry.top.push_back(token_text(top.token, top.logprob));
   return entry;
@@ -115,10 +115,7 @@ TokenText StreamAssembler::token_text(TokenId token, float logprob) const {
   const std::string_view spelling = tokenizer_.token_bytes_with_special(token);
   const std::string_view bytes =
       rules_.skip_special_tokens ? tokenizer_.token_bytes(token) : spelling;
-  return {.token = token,
-          .logprob = logprob,
-          .bytes = std::string(bytes),
-          .spelling = std::string(spelling)};
+  return {.token = token, .logprob = logprob, .bytes = bytes, .spelling = spelling};
 }
 
 }  // namespace kvasir::server

@@ -133,6 +133,7 @@ void read_stops(Verdict& verdict, const GenerateFields& fields, std::uint32_t vo
   params.stop = fields.stop;
   verdict.require(fields.stop_token_ids.size() <= kMaxStopTokenIds, "stop_token_ids",
                   "at most 256 token ids", std::to_string(fields.stop_token_ids.size()) + " ids");
+  if (fields.stop_token_ids.size() > kMaxStopTokenIds) return;
   verdict.merge(validate_token_ids(fields.stop_token_ids, vocab_size, "stop_token_ids"));
   for (const std::int64_t id : fields.stop_token_ids)
     params.stop_token_ids.push_back(static_cast<TokenId>(id));
@@ -179,9 +180,10 @@ void read_shared(Verdict& verdict, const GenerateFields& fields, std::uint32_t v
       0));
   if (fields.timeout_ms) {
     constexpr std::int64_t kWeekMs = 7LL * 24 * 3600 * 1000;
-    params.timeout =
-        std::chrono::milliseconds(integer_in(verdict, fields.timeout_ms, "timeout_ms",
-                                             {1, kWeekMs, "an integer from 1 to 604800000"}, 1));
+    const std::int64_t timeout_ms = integer_in(verdict, fields.timeout_ms, "timeout_ms",
+                                               {1, kWeekMs, "an integer from 1 to 604800000"}, 1);
+    // Clamped, since a Duration counts nanoseconds: a refused value must not overflow it.
+    params.timeout = std::chrono::milliseconds(std::clamp<std::int64_t>(timeout_ms, 1, kWeekMs));
   }
   if (fields.cache_salt) {
     verdict.require(!fields.cache_salt->empty() && fields.cache_salt->size() <= kMaxCacheSaltBytes,
@@ -201,6 +203,17 @@ void check_min_tokens(Verdict& verdict, const GenerateParams& params) {
   verdict.require(!params.max_tokens || params.min_tokens <= *params.max_tokens, "min_tokens",
                   "at most max_tokens (" + std::to_string(params.max_tokens.value_or(0)) + ")",
                   std::to_string(params.min_tokens));
+}
+
+/// A whole answer keeps its logprobs until its end, so their number is bounded beforehand.
+void check_logprob_entries(Verdict& verdict, const GenerateParams& params,
+                           std::size_t num_prompts) {
+  if (!params.top_logprobs || num_prompts > kMaxPrompts) return;
+  const std::uint64_t most = max_tokens_with_logprobs(params, num_prompts);
+  const std::uint64_t wanted = params.max_tokens.value_or(params.min_tokens);
+  verdict.require(wanted <= most, params.max_tokens ? "max_tokens" : "min_tokens",
+                  "at most " + std::to_string(most) + " with so many choices and logprobs",
+                  std::to_string(wanted));
 }
 
 void check_prompts(Verdict& verdict, const std::vector<PromptInput>& prompts,
@@ -242,6 +255,7 @@ Result<GenerateParams> validate(const CompletionFields& fields, std::uint32_t vo
     params.top_logprobs = static_cast<std::uint32_t>(integer_in(
         verdict, fields.logprobs, "logprobs", {0, kMaxTopLogprobs, "an integer from 0 to 20"}, 0));
   }
+  check_logprob_entries(verdict, params, fields.prompts.size());
   check_prompts(verdict, fields.prompts, vocab_size);
   if (auto result = verdict.take(); !result) return tl::unexpected<Error>(result.error());
   return params;
@@ -263,9 +277,16 @@ Result<GenerateParams> validate(const ChatFields& fields, std::uint32_t vocab_si
   }
   check_min_tokens(verdict, params);
   params.top_logprobs = chat_logprobs(verdict, fields);
+  check_logprob_entries(verdict, params, 1);
   verdict.merge(validate_messages(fields.messages));
   if (auto result = verdict.take(); !result) return tl::unexpected<Error>(result.error());
   return params;
+}
+
+std::uint64_t max_tokens_with_logprobs(const GenerateParams& params, std::size_t num_prompts) {
+  const std::uint64_t per_token = std::uint64_t{1} + params.top_logprobs.value_or(0);
+  const std::uint64_t choices = std::max<std::uint64_t>(num_prompts, 1) * params.num_choices;
+  return kMaxLogprobEntries / (choices * per_token);
 }
 
 Result<void> validate_messages(const std::vector<text::ChatMessage>& messages) {

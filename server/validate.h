@@ -25,6 +25,9 @@ inline constexpr std::size_t kMaxStopTokenIds = 256;
 inline constexpr std::size_t kMaxLogitBiases = 1024;
 inline constexpr std::size_t kMaxCacheSaltBytes = 1024;
 inline constexpr std::int64_t kMaxTopLogprobs = 20;
+/// Logprobs of one request: choices x max_tokens x (1 + top_logprobs). An entry is 8 bytes while it
+/// waits and some 80 as JSON, so that the largest answer is below 100 MiB.
+inline constexpr std::uint64_t kMaxLogprobEntries = 1U << 20U;
 
 /// A request whose fields are in range. `sampling.seed` and the token limits that depend on the
 /// prompt are still open.
@@ -51,6 +54,9 @@ struct GenerateParams {
 [[nodiscard]] Result<GenerateParams> validate(const CompletionFields& fields,
                                               std::uint32_t vocab_size);
 [[nodiscard]] Result<GenerateParams> validate(const ChatFields& fields, std::uint32_t vocab_size);
+/// What max_tokens may be at most where logprobs are asked for (kMaxLogprobEntries).
+[[nodiscard]] std::uint64_t max_tokens_with_logprobs(const GenerateParams& params,
+                                                     std::size_t num_prompts);
 [[nodiscard]] Result<void> validate_messages(const std::vector<text::ChatMessage>& messages);
 /// Each id in [0, vocab_size). `path` is what `param` gets the index appended to.
 [[nodiscard]] Result<void> validate_token_ids(const std::vector<std::int64_t>& ids,

@@ -103,7 +103,7 @@ std::vector<std::uint64_t> text_offsets(const std::vector<LogprobEntry>& entries
                                         std::uint64_t& characters) {
   std::vector<std::uint64_t> offsets;
   for (const LogprobEntry& entry : entries) {
-    const std::string& bytes = entry.chosen.bytes;
+    const std::string_view bytes = entry.chosen.bytes;
     // A token that goes on inside a character begins where that character began.
     const bool inside = !bytes.empty() && is_continuation(bytes.front()) && characters > 0;
     offsets.push_back(inside ? characters - 1 : characters);
@@ -169,7 +169,7 @@ std::string error_event(const Error& error) {
 }
 
 std::string printed_token(const TokenText& token) {
-  if (is_utf8(token.spelling)) return token.spelling;
+  if (is_utf8(token.spelling)) return std::string(token.spelling);
   constexpr std::string_view kHexDigits = "0123456789abcdef";
   std::string text = "bytes:";
   for (const char c : token.spelling) {
@@ -212,6 +212,7 @@ void StreamAnswer::append_event(std::string& out, Part part, const ChoiceDelta& 
                                 const Generation& generation) {
   ChoiceState& state = choices_[delta.choice_index];
   const bool first = !std::exchange(state.began, true);
+  const bool first_of_all = !std::exchange(began_, true);
   // Entries and ids go with the text if there is any, else with the finish.
   const bool with_tokens = part == Part::kContent || (part == Part::kFinish && delta.text.empty());
   JsonWriter json;
@@ -219,7 +220,8 @@ void StreamAnswer::append_event(std::string& out, Part part, const ChoiceDelta& 
   out += prefix_;
   out += json.text();
   out += ']';
-  if (shape_.return_token_ids && first && shape_.endpoint == Endpoint::kChat) {
+  // All choices of a chat have one prompt: it is sent once.
+  if (shape_.return_token_ids && first_of_all && shape_.endpoint == Endpoint::kChat) {
     JsonWriter ids;
     write_ids(generation.prompt_token_ids().front(), ids);
     out += ",\"prompt_token_ids\":" + ids.text();
@@ -302,6 +304,18 @@ void WholeAnswer::add(std::vector<ChoiceDelta> deltas) {
     choice.stop_string = std::move(delta.stop_string);
     choice.stop_token = delta.stop_token;
   }
+}
+
+std::size_t WholeAnswer::estimated_bytes() const {
+  constexpr std::size_t kBytesPerLogprob = 80;  // of a short token, in chat's form
+  constexpr std::size_t kBytesPerTokenId = 6;
+  std::size_t bytes = 0;
+  for (const ChoiceDelta& choice : choices_) {
+    bytes += choice.text.size() + choice.token_ids.size() * kBytesPerTokenId;
+    for (const LogprobEntry& entry : choice.logprobs)
+      bytes += (1 + entry.top.size()) * kBytesPerLogprob;
+  }
+  return bytes;
 }
 
 std::string WholeAnswer::body(const Generation& generation) const {

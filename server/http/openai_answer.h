@@ -6,6 +6,7 @@
 #include "server/generation.h"
 #include "server/http/json_writer.h"
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -68,6 +69,7 @@ class StreamAnswer {
 
   AnswerShape shape_;
   std::string prefix_;  // "data: {"id":... up to the list of choices
+  bool began_ = false;  // an event was made
   std::vector<ChoiceState> choices_;
 };
 
@@ -77,6 +79,8 @@ class WholeAnswer {
   WholeAnswer(AnswerShape shape, std::uint32_t num_choices);
   /// What one poll returned (none of it an error).
   void add(std::vector<ChoiceDelta> deltas);
+  /// About what body() will take.
+  [[nodiscard]] std::size_t estimated_bytes() const;
   [[nodiscard]] std::string body(const Generation& generation) const;
 
  private:

@@ -39,6 +39,13 @@ TEST_CASE("error_mapping: both doors give one verdict", "[server]") {
   check(ErrorCode::kInternal, 500, 13, "internal_error");
 }
 
+TEST_CASE("cancel_cause_of: the siblings of a failed choice count its cause", "[server]") {
+  CHECK(cancel_cause_of(ErrorCode::kDeadlineExceeded) == CancelCause::kDeadline);
+  CHECK(cancel_cause_of(ErrorCode::kDraining) == CancelCause::kDrain);
+  CHECK(cancel_cause_of(ErrorCode::kCancelled) == CancelCause::kSlowClient);
+  CHECK(cancel_cause_of(ErrorCode::kInternal) == CancelCause::kClientGone);
+}
+
 TEST_CASE("shown_value: cuts to 64 bytes on a character and hides control characters", "[server]") {
   CHECK(shown_value("a\r\n\x1b[2J") == "\"a???[2J\"");
   const std::string shown = shown_value(std::string(63, 'a') + "\xE6\xBC\xA2");

@@ -73,7 +73,7 @@ TEST_CASE("HttpServer: header limits hold", "[server]") {
   check_refused(server, line + "A: " + std::string(17 << 10, 'a') + "\r\n\r\n", 431,
                 "headers_too_large");
   std::string many = line;
-  for (int i = 0; i < 100; ++i) many += "A" + std::to_string(i) + ": b\r\n";
+  for (int i = 0; i < 100; ++i) many.append("A").append(std::to_string(i)).append(": b\r\n");
   check_refused(server, many + "\r\n", 431, "headers_too_large");
   check_refused(server, "GET /" + std::string(9 << 10, 'a') + " HTTP/1.1\r\nHost: x\r\n\r\n", 414,
                 "uri_too_long");
@@ -288,7 +288,13 @@ TEST_CASE("HttpServer: what can never fit is refused at once, streamed or not", 
 TEST_CASE("HttpServer: a full queue and a draining server are told apart", "[server]") {
   TestServer server({}, 64, /*max_waiting=*/1);
   Client client(server);
-  const ClientResponse full = client.post("/v1/completions", R"({"prompt":"x","n":10})");
+  // Nine are all that may run and wait: more can never be taken, one more not now.
+  CHECK(client.post("/v1/completions", R"({"prompt":"x","n":10})").error_code() == "invalid_value");
+  server.executor.close_gate();
+  Client occupant(server);
+  occupant.send(post_bytes("/v1/completions", R"({"prompt":"x","n":9})"));
+  REQUIRE(eventually([&] { return server.executor.is_held(); }));
+  const ClientResponse full = client.post("/v1/completions", R"({"prompt":"x"})");
   CHECK(full.status == 429);
   CHECK(full.error_code() == "queue_full");
   CHECK(full.json()["error"]["type"] == "rate_limit_error");

@@ -12,7 +12,8 @@ using namespace kvasir::server::testing;
 namespace {
 
 struct Harness {
-  explicit Harness(std::uint32_t num_choices = 1, std::vector<std::string> stop = {}) {
+  explicit Harness(std::uint32_t num_choices = 1, std::vector<std::string> stop = {},
+                   bool keeps_answer = false) {
     std::vector<RunningGeneration::Choice> choices;
     for (std::uint32_t i = 0; i < num_choices; ++i) {
       AssemblyRules rules{.stop = stop, .ending_token_ids = {kImEnd}, .own_stop_token_ids = {}};
@@ -20,7 +21,8 @@ struct Harness {
     }
     generation = std::make_unique<RunningGeneration>(
         tiny_tokenizer(), std::vector<std::vector<TokenId>>{{1, 2, 3}}, std::move(choices),
-        [this](const engine::Cancel& cancel) { cancels.push_back(cancel); }, [this] { ++wakes; });
+        [this](const engine::Cancel& cancel) { cancels.push_back(cancel); }, [this] { ++wakes; },
+        keeps_answer);
   }
   bool token(TokenId id, std::uint32_t choice = 0) {
     return generation->sink(choice)->on_token({.token = id, .logprob = 0.0F, .top = {}});
@@ -72,6 +74,22 @@ TEST_CASE("RunningGeneration: past its bound the queue refuses tokens, never the
   CHECK(deltas[0].text.size() == taken);
   CHECK(deltas[0].error->code == ErrorCode::kCancelled);
   CHECK(harness.generation->done());
+}
+
+TEST_CASE(
+    "RunningGeneration: each choice has a bound of its own, and one that its door keeps a larger",
+    "[server]") {
+  Harness stream(2);
+  std::size_t taken = 0;
+  while (taken < 1'000'000 && stream.token('a', 0)) ++taken;
+  CHECK(stream.token('a', 1));
+  CHECK(stream.generation->poll().size() == 2);
+  CHECK(stream.token('a', 0));
+  Harness kept(1, {}, /*keeps_answer=*/true);
+  std::size_t kept_tokens = 0;
+  while (kept_tokens < 1'000'000 && kept.token('a')) ++kept_tokens;
+  CHECK(kept_tokens > 10 * taken);
+  CHECK(kept_tokens * sizeof(engine::TokenEvent) <= RunningGeneration::kMaxQueuedBytesOfKept);
 }
 
 TEST_CASE("RunningGeneration: a stop string cancels with the counted tokens and finishes as a stop",

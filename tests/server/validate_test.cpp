@@ -97,7 +97,8 @@ TEST_CASE("validate: integers pass up to their borders", "[server]") {
   check("top_k", &GenerateFields::top_k, {-1, 0, 1, 2147483647}, {-2, 2147483648});
   check("seed", &GenerateFields::seed, {-1, 0, kMax}, {});
   check("priority", &GenerateFields::priority, {-2147483648LL, 2147483647}, {2147483648LL, kMax});
-  check("timeout_ms", &GenerateFields::timeout_ms, {1, 604'800'000}, {0, -1, 604'800'001});
+  check("timeout_ms", &GenerateFields::timeout_ms, {1, 604'800'000},
+        {0, -1, 604'800'001, kMax, -kMax - 1});
   CHECK(fault_of([](GenerateFields& f) { f.max_tokens = 4, f.min_tokens = 5; }) == "min_tokens");
 }
 
@@ -173,6 +174,27 @@ TEST_CASE("validate: logprobs", "[server]") {
   CHECK(validate(chat_fields, kVocabSize)->top_logprobs == 0U);
 }
 
+TEST_CASE("validate: choices times tokens times logprobs is bounded", "[server]") {
+  CompletionFields fields = completion();
+  fields.n = 128;
+  fields.logprobs = 15;
+  fields.max_tokens = 512;  // 128 x 512 x 16 = 2^20
+  CHECK(validate(fields, kVocabSize).has_value());
+  fields.max_tokens = 513;
+  CHECK(validate(fields, kVocabSize).error().param == "max_tokens");
+  fields.logprobs.reset();
+  CHECK(validate(fields, kVocabSize).has_value());
+  ChatFields chat_fields = chat();
+  chat_fields.logprobs = true;
+  chat_fields.max_tokens = 1 << 20;
+  CHECK(validate(chat_fields, kVocabSize).has_value());
+  chat_fields.n = 2;
+  CHECK(validate(chat_fields, kVocabSize).error().param == "max_tokens");
+  chat_fields.max_tokens.reset();
+  chat_fields.min_tokens = 1 << 20;
+  CHECK(validate(chat_fields, kVocabSize).error().param == "min_tokens");
+}
+
 TEST_CASE("validate: max_completion_tokens wins, and may not disagree", "[server]") {
   ChatFields fields = chat();
   fields.max_completion_tokens = 7;
@@ -186,7 +208,7 @@ TEST_CASE("validate: max_completion_tokens wins, and may not disagree", "[server
 TEST_CASE("validate: salts differ, and no salt is none", "[server]") {
   CompletionFields fields = completion();
   CHECK(validate(fields, kVocabSize)->cache_salt == 0);
-  fields.cache_salt = "a";
+  fields.cache_salt = std::string("a");
   const std::uint64_t first = validate(fields, kVocabSize)->cache_salt;
   fields.cache_salt = std::string("a\0", 2);
   CHECK(validate(fields, kVocabSize)->cache_salt != first);
