@@ -4,12 +4,16 @@
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/ip/v6_only.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/strand.hpp>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <exception>
+#include <memory>
 #include <mutex>
 #include <random>
 #include <set>
@@ -29,18 +33,64 @@ constexpr std::uint32_t kNumWorkThreads = 2;
 /// Pause of the acceptor when the process has no descriptor left.
 constexpr std::chrono::milliseconds kAcceptPause{100};
 
-tcp::acceptor listen(asio::io_context& io, const std::string& host, std::uint16_t port) {
+/// One address that is listened on.
+struct Listener {
+  explicit Listener(asio::io_context& io)
+      : acceptor(asio::make_strand(io)), pause(acceptor.get_executor()) {}
+  tcp::acceptor acceptor;
+  asio::steady_timer pause;
+};
+using Listeners = std::vector<std::unique_ptr<Listener>>;
+
+/// Of a name with several addresses, those of this machine: "localhost" is both 127.0.0.1 and ::1,
+/// and a machine without IPv6 has only one of them.
+bool is_not_ours(const boost::system::error_code& ec) {
+  return ec == asio::error::address_family_not_supported ||
+         ec == boost::system::errc::address_not_available;
+}
+
+std::unique_ptr<Listener> listen_on(asio::io_context& io, const tcp::endpoint& endpoint,
+                                    bool is_only) {
+  auto listener = std::make_unique<Listener>(io);
+  listener->acceptor.open(endpoint.protocol());
+  listener->acceptor.set_option(tcp::acceptor::reuse_address(true));
+  // By itself "::" means IPv4 too; beside an IPv4 address it would take that one's port.
+  if (!is_only && endpoint.address().is_v6())
+    listener->acceptor.set_option(asio::ip::v6_only(true));
+  listener->acceptor.bind(endpoint);
+  listener->acceptor.listen(tcp::acceptor::max_listen_connections);
+  return listener;
+}
+
+std::vector<tcp::endpoint> resolved(asio::io_context& io, const std::string& host,
+                                    std::uint16_t port) {
+  tcp::resolver resolver(io);
+  std::vector<tcp::endpoint> endpoints;
+  for (const auto& entry : resolver.resolve(
+           host, std::to_string(port), tcp::resolver::passive | tcp::resolver::numeric_service)) {
+    if (std::find(endpoints.begin(), endpoints.end(), entry.endpoint()) == endpoints.end())
+      endpoints.push_back(entry.endpoint());
+  }
+  return endpoints;
+}
+
+/// On all addresses of `host`, all with one port; at least one.
+Listeners listen(asio::io_context& io, const std::string& host, std::uint16_t port) {
   try {
-    tcp::resolver resolver(io);
-    const auto found = resolver.resolve(host, std::to_string(port),
-                                        tcp::resolver::passive | tcp::resolver::numeric_service);
-    const tcp::endpoint endpoint = found.begin()->endpoint();
-    tcp::acceptor acceptor(asio::make_strand(io));
-    acceptor.open(endpoint.protocol());
-    acceptor.set_option(tcp::acceptor::reuse_address(true));
-    acceptor.bind(endpoint);
-    acceptor.listen(tcp::acceptor::max_listen_connections);
-    return acceptor;
+    const std::vector<tcp::endpoint> endpoints = resolved(io, host, port);
+    Listeners listeners;
+    boost::system::error_code last = asio::error::host_not_found;
+    for (tcp::endpoint endpoint : endpoints) {
+      if (!listeners.empty()) endpoint.port(listeners.front()->acceptor.local_endpoint().port());
+      try {
+        listeners.push_back(listen_on(io, endpoint, endpoints.size() == 1));
+      } catch (const boost::system::system_error& failure) {
+        if (!is_not_ours(failure.code())) throw;
+        last = failure.code();
+      }
+    }
+    if (listeners.empty()) throw boost::system::system_error(last);
+    return listeners;
   } catch (const boost::system::system_error& failure) {
     throw std::runtime_error("cannot listen for HTTP on " + host + ":" + std::to_string(port) +
                              ": " + failure.code().message());
@@ -63,31 +113,43 @@ void turn_away(tcp::socket socket, HttpShared& shared) {
 struct HttpServer::Impl {
   Impl(const HttpOptions& options, GenerateService& service)
       : shared(options, service, kNumWorkThreads),
-        acceptor(listen(io, options.host, options.port)),
-        pause(acceptor.get_executor()),
+        listeners(listen(io, options.host, options.port)),
         work_guard(asio::make_work_guard(io)) {
     std::random_device device;
     shared.id_base = (std::uint64_t{device()} << 32U) | device();
-    bound_port = acceptor.local_endpoint().port();
-    accept();
+    bound_port = listeners.front()->acceptor.local_endpoint().port();
+    for (const auto& listener : listeners) accept(*listener);
     for (std::uint32_t i = 0; i < options.num_threads; ++i) {
-      threads.emplace_back([this] { io.run(); });
+      threads.emplace_back([this] { run(); });
     }
   }
 
-  void accept() {
-    acceptor.async_accept(asio::make_strand(io),
-                          [this](const boost::system::error_code& ec, tcp::socket socket) {
-                            on_accepted(ec, std::move(socket));
-                          });
+  /// A handler that throws (memory at its end) must not take the other connections with it.
+  void run() {
+    while (true) {
+      try {
+        io.run();
+        return;
+      } catch (const std::exception& failure) {
+        spdlog::error("an HTTP connection failed: {}", failure.what());
+      }
+    }
   }
 
-  void on_accepted(const boost::system::error_code& ec, tcp::socket socket) {
-    if (!acceptor.is_open() || ec == asio::error::operation_aborted) return;
+  void accept(Listener& listener) {
+    listener.acceptor.async_accept(
+        asio::make_strand(io),
+        [this, &listener](const boost::system::error_code& ec, tcp::socket socket) {
+          on_accepted(listener, ec, std::move(socket));
+        });
+  }
+
+  void on_accepted(Listener& listener, const boost::system::error_code& ec, tcp::socket socket) {
+    if (!listener.acceptor.is_open() || ec == asio::error::operation_aborted) return;
     if (ec) {
-      pause.expires_after(kAcceptPause);
-      pause.async_wait([this](const boost::system::error_code& cancelled) {
-        if (!cancelled && acceptor.is_open()) accept();
+      listener.pause.expires_after(kAcceptPause);
+      listener.pause.async_wait([this, &listener](const boost::system::error_code& cancelled) {
+        if (!cancelled && listener.acceptor.is_open()) accept(listener);
       });
       return;
     }
@@ -100,15 +162,17 @@ struct HttpServer::Impl {
       shared.num_sessions.fetch_sub(1);
       turn_away(std::move(socket), shared);
     }
-    accept();
+    accept(listener);
   }
 
   void stop_accepting() {
-    asio::post(acceptor.get_executor(), [this] {
-      boost::system::error_code ignored;
-      pause.cancel();
-      acceptor.close(ignored);
-    });
+    for (const auto& listener : listeners) {
+      asio::post(listener->acceptor.get_executor(), [&target = *listener] {
+        boost::system::error_code ignored;
+        target.pause.cancel();
+        target.acceptor.close(ignored);
+      });
+    }
   }
 
   void stop() {
@@ -127,15 +191,14 @@ struct HttpServer::Impl {
     for (const auto& session : open) session->close();
     open.clear();
     boost::system::error_code ignored;
-    acceptor.close(ignored);
+    for (const auto& listener : listeners) listener->acceptor.close(ignored);
     io.restart();
     io.poll();
   }
 
   asio::io_context io;  // first: sessions and timers need it to their end
   HttpShared shared;
-  tcp::acceptor acceptor;
-  asio::steady_timer pause;
+  Listeners listeners;
   asio::executor_work_guard<asio::io_context::executor_type> work_guard;
   std::vector<std::thread> threads;
   std::uint16_t bound_port = 0;

@@ -19,6 +19,7 @@ struct HttpOptions {
   std::uint32_t max_header_bytes = 16U << 10U;
   std::uint32_t max_uri_bytes = 8U << 10U;
   std::uint32_t max_connections = 1024;
+  std::uint64_t max_waiting_body_bytes = 256ULL << 20U;  // of all connections together
   std::chrono::milliseconds header_timeout{10'000};
   std::chrono::milliseconds body_timeout{30'000};
   std::chrono::milliseconds idle_timeout{75'000};
@@ -34,8 +35,9 @@ struct HttpOptions {
 
 class HttpServer {
  public:
-  /// Binds and starts to answer at once (readiness decides what). Throws std::runtime_error naming
-  /// host and port when it cannot bind. `service` must outlive the server.
+  /// Binds to all addresses of `host` and starts to answer at once (readiness decides what). Throws
+  /// std::runtime_error naming host and port when it cannot bind. `service` must outlive the
+  /// server.
   HttpServer(const HttpOptions& options, GenerateService& service);
   ~HttpServer();
   [[nodiscard]] std::uint16_t port() const;

@@ -10,14 +10,23 @@
 #include <fstream>
 #include <initializer_list>
 #include <iterator>
+#include <tuple>
 #include <unistd.h>
 #include <utility>
 
 namespace kvasir::server {
 namespace {
 
+/// In the order of CancelCause.
 constexpr std::array<std::string_view, 6> kCauses = {"stop_string", "client_gone", "grpc_cancel",
                                                      "deadline",    "slow_client", "drain"};
+static_assert(kCauses.size() == std::tuple_size_v<decltype(engine::EngineStatus::cancelled_total)>);
+static_assert(static_cast<std::size_t>(CancelCause::kStopString) == 0 &&
+              static_cast<std::size_t>(CancelCause::kClientGone) == 1 &&
+              static_cast<std::size_t>(CancelCause::kGrpcCancel) == 2 &&
+              static_cast<std::size_t>(CancelCause::kDeadline) == 3 &&
+              static_cast<std::size_t>(CancelCause::kSlowClient) == 4 &&
+              static_cast<std::size_t>(CancelCause::kDrain) == 5);
 
 double seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
 
@@ -106,7 +115,8 @@ void append_native(MetricsText& out, const engine::EngineStatus& status, const M
               status.recomputed_tokens_total);
   out.counter("kvasir_wasted_tokens_total", "Tokens computed past a stop string.",
               status.wasted_tokens_total);
-  out.counter("kvasir_rejected_total", "Sequences that were never admitted.",
+  out.counter("kvasir_rejected_total",
+              "Sequences that ended as one that can never fit or whose deadline passed.",
               status.rejected_total);
   out.family("kvasir_execute_seconds_total", "counter", "Time in the model's forward pass.");
   out.sample(seconds(status.execute_time_total));

@@ -36,28 +36,35 @@ PostOutcome started(Result<std::shared_ptr<Generation>> generation, AnswerShape 
   return StartedAnswer{std::move(*generation), std::move(shape), stream};
 }
 
-PostOutcome complete(const json& body, const std::string& id, GenerateService& service,
+CallContext call_context(const PostRequest& request, bool stream) {
+  return {.arrival = request.arrival, .gone = request.gone, .keeps_answer = !stream};
+}
+
+PostOutcome complete(const json& body, const PostRequest& request, GenerateService& service,
                      HttpMetrics& metrics, WakeFunction wake) {
   auto read = read_completion(body);
   if (!read) return error_response(read.error());
   metrics.count_ignored_fields(read->ignored_fields);
-  auto generation = service.complete(read->fields, std::move(wake));
-  return started(std::move(generation),
-                 answer_shape(Endpoint::kCompletions, read->fields,
-                              read->fields.logprobs.has_value(), id, service.model()),
-                 read->fields.stream);
+  auto generation =
+      service.complete(read->fields, std::move(wake), call_context(request, read->fields.stream));
+  return started(
+      std::move(generation),
+      answer_shape(Endpoint::kCompletions, read->fields, read->fields.logprobs.has_value(),
+                   request.answer_id, service.model()),
+      read->fields.stream);
 }
 
-PostOutcome chat(const json& body, const std::string& id, GenerateService& service,
+PostOutcome chat(const json& body, const PostRequest& request, GenerateService& service,
                  HttpMetrics& metrics, WakeFunction wake) {
   auto read = read_chat(body);
   if (!read) return error_response(read.error());
   metrics.count_ignored_fields(read->ignored_fields);
-  auto generation = service.chat(read->fields, std::move(wake));
-  return started(
-      std::move(generation),
-      answer_shape(Endpoint::kChat, read->fields, read->fields.logprobs, id, service.model()),
-      read->fields.stream);
+  auto generation =
+      service.chat(read->fields, std::move(wake), call_context(request, read->fields.stream));
+  return started(std::move(generation),
+                 answer_shape(Endpoint::kChat, read->fields, read->fields.logprobs,
+                              request.answer_id, service.model()),
+                 read->fields.stream);
 }
 
 Response tokenize(const json& body, const GenerateService& service, HttpMetrics& metrics) {
@@ -87,13 +94,15 @@ Response detokenize(const json& body, const GenerateService& service, HttpMetric
 
 PostOutcome handle(const PostRequest& request, GenerateService& service, HttpMetrics& metrics,
                    WakeFunction wake) {
-  auto body = read_json(request.body);
+  auto body = read_json(request.body.text);
   if (!body) return error_response(body.error());
+  if (request.gone != nullptr && request.gone->load())
+    return error_response({ErrorCode::kCancelled, "the client has gone", {}});
   switch (request.route) {
     case RouteId::kCompletions:
-      return complete(*body, request.answer_id, service, metrics, std::move(wake));
+      return complete(*body, request, service, metrics, std::move(wake));
     case RouteId::kChat:
-      return chat(*body, request.answer_id, service, metrics, std::move(wake));
+      return chat(*body, request, service, metrics, std::move(wake));
     case RouteId::kTokenize:
       return tokenize(*body, service, metrics);
     default:

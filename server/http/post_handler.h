@@ -5,9 +5,11 @@
 #include "server/generate_service.h"
 #include "server/http/metrics.h"
 #include "server/http/openai_answer.h"
+#include "server/http/request_reader.h"
 #include "server/http/response.h"
 #include "server/http/routes.h"
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -25,8 +27,10 @@ using PostOutcome = std::variant<Response, StartedAnswer>;
 
 struct PostRequest {
   RouteId route{};
-  std::string body;
+  RequestBody body;
   std::string answer_id;  // random part of the answer's id
+  TimePoint arrival{};
+  const std::atomic<bool>* gone = nullptr;  // true once the client has left; then all is in vain
 };
 
 /// Never throws; what is wrong with the body comes back as an error response.

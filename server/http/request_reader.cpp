@@ -58,6 +58,10 @@ Error refusal_of(const boost::beast::error_code& ec, const RequestLimits& limits
   return {ErrorCode::kInvalidValue, "the HTTP request is malformed: " + ec.message(), {}};
 }
 
+Error no_room() {
+  return {ErrorCode::kEngineUnavailable, "too many request bodies wait to be read", {}};
+}
+
 /// The line that ends a chunk's size may carry extensions, which Beast waits for without a bound of
 /// its own.
 constexpr std::size_t kMaxStuckBytes = 32U << 10U;
@@ -68,16 +72,25 @@ struct RequestReader::BodyParser {
   http::request_parser<GrowingBody> parser;
 };
 
-RequestReader::RequestReader(const RequestLimits& limits) : limits_(limits) {}
+RequestReader::RequestReader(const RequestLimits& limits, ByteBudget& budget)
+    : limits_(limits), budget_(budget), charge_(budget) {}
 RequestReader::~RequestReader() = default;
 
 void RequestReader::reset() {
   head_ = {};
   head_done_ = false;
   body_.reset();
+  charge_ = ByteCharge(budget_);
 }
 
-std::string RequestReader::take_body() { return std::move(body_->parser.get().body()); }
+RequestBody RequestReader::take_body() {
+  return {.charge = std::move(charge_), .text = std::move(body_->parser.get().body())};
+}
+
+/// False when too many bodies wait.
+bool RequestReader::charge_body() {
+  return charge_.grow_to(kBodyBaseBytes + body_->parser.get().body().capacity());
+}
 
 RequestReader::Progress RequestReader::refuse(Error error) {
   refusal_ = std::move(error);
@@ -90,8 +103,10 @@ RequestReader::Progress RequestReader::advance(std::string& inbox) {
 
 RequestReader::Progress RequestReader::advance_head(std::string& inbox) {
   constexpr std::string_view kLineEnd = "\r\n";
-  while (inbox.starts_with(kLineEnd))
-    inbox.erase(0, kLineEnd.size());  // empty lines before a request are ignored
+  std::size_t empty_bytes = 0;  // empty lines before a request are ignored
+  while (std::string_view(inbox).substr(empty_bytes).starts_with(kLineEnd))
+    empty_bytes += kLineEnd.size();
+  inbox.erase(0, empty_bytes);
   if (auto ok = check_unfinished_head(inbox, limits_); !ok) return refuse(std::move(ok.error()));
   const std::size_t end = inbox.find("\r\n\r\n");
   if (end == std::string::npos) return Progress::kNeedMore;
@@ -111,6 +126,7 @@ RequestReader::Progress RequestReader::advance_head(std::string& inbox) {
     return refuse({ErrorCode::kInvalidValue, "the HTTP request is malformed", {}});
   }
   inbox.erase(0, used);
+  if (head_.has_body_framing && !charge_body()) return refuse(no_room());
   head_.keep_alive = parser.get().keep_alive();
   head_done_ = true;
   return Progress::kHeadDone;
@@ -129,6 +145,7 @@ RequestReader::Progress RequestReader::advance_body(std::string& inbox) {
       if (n == 0) break;
     }
     if (ec) return refuse(refusal_of(ec, limits_));
+    if (head_.has_body_framing && !charge_body()) return refuse(no_room());
   }
   inbox.erase(0, used);
   if (parser.is_done()) return Progress::kDone;

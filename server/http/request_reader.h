@@ -4,6 +4,7 @@
 #pragma once
 
 #include "core/result.h"
+#include "server/http/byte_budget.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -33,8 +34,17 @@ struct RequestHead {
   std::string content_encoding;  // as sent; empty when absent
 };
 
+/// A whole body and its share of the bytes that may wait.
+struct RequestBody {
+  ByteCharge charge;
+  std::string text;
+};
+
 class RequestReader {
  public:
+  /// What a body costs beside its bytes: the session that waits with it.
+  static constexpr std::uint64_t kBodyBaseBytes = 32U << 10U;
+
   enum class Progress {
     kNeedMore,  // all bytes were looked at; more are needed
     kHeadDone,  // head() is there, once; advance again for the body
@@ -42,7 +52,8 @@ class RequestReader {
     kRefused,   // refusal() says why; nothing after it can be trusted, so the connection ends
   };
 
-  explicit RequestReader(const RequestLimits& limits);
+  /// Bodies are charged to `budget`, which must outlive the reader and all bodies.
+  RequestReader(const RequestLimits& limits, ByteBudget& budget);
   ~RequestReader();
   RequestReader(const RequestReader&) = delete;
   RequestReader& operator=(const RequestReader&) = delete;
@@ -54,7 +65,7 @@ class RequestReader {
 
   [[nodiscard]] const RequestHead& head() const { return head_; }
   [[nodiscard]] bool head_done() const { return head_done_; }
-  [[nodiscard]] std::string take_body();
+  [[nodiscard]] RequestBody take_body();
   [[nodiscard]] const Error& refusal() const { return refusal_; }
 
  private:
@@ -63,8 +74,11 @@ class RequestReader {
   Progress advance_head(std::string& inbox);
   Progress advance_body(std::string& inbox);
   Progress refuse(Error error);
+  [[nodiscard]] bool charge_body();
 
   RequestLimits limits_;
+  ByteBudget& budget_;
+  ByteCharge charge_;
   RequestHead head_;
   bool head_done_ = false;
   std::unique_ptr<BodyParser> body_;

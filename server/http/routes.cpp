@@ -15,6 +15,8 @@ namespace kvasir::server {
 namespace {
 
 constexpr std::string_view kModelPrefix = "/v1/models/";
+constexpr std::string_view kV2ModelPrefix = "/v2/models/";
+constexpr std::string_view kV2ReadySuffix = "/ready";
 
 constexpr std::array kRoutes = {
     Route{RouteId::kCompletions, "/v1/completions", true},
@@ -32,6 +34,7 @@ constexpr std::array kRoutes = {
     Route{RouteId::kKvStatus, "/v1/kv/status", false},
 };
 constexpr Route kModelRoute{RouteId::kModel, "/v1/models/{id}", false};
+constexpr Route kModelReadyRoute{RouteId::kV2ModelReady, "/v2/models/{id}/ready", false};
 
 int hex_digit(char c) {
   if (c >= '0' && c <= '9') return c - '0';
@@ -131,6 +134,12 @@ Result<RouteMatch> match_route(std::string_view target) {
     if (auto name = percent_decoded(path.substr(kModelPrefix.size())))
       return RouteMatch{kModelRoute, std::move(*name)};
   }
+  if (path.starts_with(kV2ModelPrefix) && path.ends_with(kV2ReadySuffix) &&
+      path.size() > kV2ModelPrefix.size() + kV2ReadySuffix.size()) {
+    const std::size_t length = path.size() - kV2ModelPrefix.size() - kV2ReadySuffix.size();
+    if (auto name = percent_decoded(path.substr(kV2ModelPrefix.size(), length)))
+      return RouteMatch{kModelReadyRoute, std::move(*name)};
+  }
   return fail(ErrorCode::kUnknownUrl, "there is nothing at " + shown_value(path));
 }
 
@@ -149,6 +158,9 @@ Response answer_get(const RouteMatch& match, const GenerateService& service,
     case RouteId::kV2Live:
       return live(service, R"({"live":true})");
     case RouteId::kV2Ready:
+      return ready(service, R"({"ready":true})");
+    case RouteId::kV2ModelReady:
+      if (auto ok = service.check_model(match.parameter); !ok) return error_response(ok.error());
       return ready(service, R"({"ready":true})");
     case RouteId::kVersion:
       return {.body = version_body(options), .extra_fields = {}, .outcome = {}};

@@ -25,6 +25,7 @@ enum class RouteId : std::uint8_t {
   kReady,
   kV2Live,
   kV2Ready,
+  kV2ModelReady,
   kVersion,
   kMetrics,
   kKvStatus,

@@ -6,13 +6,13 @@
 
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/post.hpp>
-#include <boost/asio/write.hpp>
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <array>
 #include <cctype>
 #include <chrono>
+#include <exception>
 #include <utility>
 
 namespace kvasir::server {
@@ -24,6 +24,11 @@ namespace asio = boost::asio;
 constexpr std::size_t kMaxPipelinedBytes = 64U << 10U;
 /// What is read and dropped of a refused request, so that the refusal is not lost to a reset.
 constexpr std::size_t kMaxLingeredBytes = 16U << 20U;
+/// A client must take so much within each write timeout, or the rest of what is there.
+constexpr std::size_t kMinWriteProgressBytes = 16U << 10U;
+/// Whole answers from this size on are put together by a work thread: some ms of work, during which
+/// other streams would stand still.
+constexpr std::size_t kLargeAnswerBytes = 256U << 10U;
 
 bool is_request_id(std::string_view text) {
   static constexpr std::string_view kMarks = "._:-";
@@ -47,6 +52,16 @@ bool is_json_type(std::string_view content_type) {
   std::transform(type.begin(), type.end(), type.begin(),
                  [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   return type.empty() || type == "application/json";
+}
+
+/// Never throws: it runs on a thread that answers to nobody.
+Response whole_response(const WholeAnswer& answer, const Generation& generation) {
+  try {
+    return {.body = answer.body(generation), .extra_fields = {}, .outcome = {}};
+  } catch (const std::exception& failure) {  // memory at its end
+    spdlog::error("an answer could not be put together: {}", failure.what());
+    return error_response({ErrorCode::kInternal, failure.what(), {}});
+  }
 }
 
 std::string_view outcome_of(FinishReason reason) {
@@ -84,7 +99,8 @@ HttpSession::HttpSession(asio::ip::tcp::socket socket, HttpShared& shared)
       shared_(shared),
       reader_({.max_header_bytes = shared.options.max_header_bytes,
                .max_uri_bytes = shared.options.max_uri_bytes,
-               .max_body_bytes = shared.options.max_body_bytes}),
+               .max_body_bytes = shared.options.max_body_bytes},
+              shared.body_bytes),
       read_deadline_(socket_.get_executor()),
       write_deadline_(socket_.get_executor()),
       ping_(socket_.get_executor()) {}
@@ -106,8 +122,6 @@ void HttpSession::start() {
 
 void HttpSession::read() {
   if (reading_ || phase_ == Phase::kClosed) return;
-  const bool in_flight = phase_ == Phase::kWorking || phase_ == Phase::kWriting;
-  if (in_flight && inbox_.size() >= kMaxPipelinedBytes) return;
   reading_ = true;
   socket_.async_read_some(
       asio::buffer(read_buffer_),
@@ -120,19 +134,19 @@ void HttpSession::on_read(const boost::system::error_code& ec, std::size_t bytes
   reading_ = false;
   switch (phase_) {
     case Phase::kReading:
-      if (ec) return close();
+      if (ec) return abort(CancelCause::kClientGone, "client_gone");
       inbox_.append(read_buffer_.data(), bytes);
       return process();
     case Phase::kWorking:
       if (ec) return abort(CancelCause::kClientGone, "client_gone");
-      inbox_.append(read_buffer_.data(), bytes);
+      keep_ahead(bytes);
       return read();
     case Phase::kWriting:
       if (ec) {
         current_.closes = true;  // the answer is on its way all the same
         return;
       }
-      inbox_.append(read_buffer_.data(), bytes);
+      keep_ahead(bytes);
       return read();
     case Phase::kLingering:
       lingered_bytes_ += bytes;
@@ -141,6 +155,13 @@ void HttpSession::on_read(const boost::system::error_code& ec, std::size_t bytes
     case Phase::kClosed:
       return;
   }
+}
+
+/// What a client sends past the bound is dropped, and so is what may come after it: nothing more
+/// can be understood, but the client's end is still seen.
+void HttpSession::keep_ahead(std::size_t bytes) {
+  if (inbox_.size() + bytes > kMaxPipelinedBytes) current_.closes = true;
+  if (!current_.closes) inbox_.append(read_buffer_.data(), bytes);
 }
 
 void HttpSession::process() {
@@ -243,13 +264,18 @@ void HttpSession::dispatch_post(const RouteMatch& match) {
       if (const auto self = weak.lock()) self->pump();
     });
   };
-  PostRequest request{
-      .route = match.route.id, .body = reader_.take_body(), .answer_id = shared_.new_id()};
+  // shared_ptr: a handler must be copyable for some executors; a request and an outcome are not.
+  auto request = std::make_shared<PostRequest>(PostRequest{.route = match.route.id,
+                                                           .body = reader_.take_body(),
+                                                           .answer_id = shared_.new_id(),
+                                                           .arrival = current_.began,
+                                                           .gone = &gone_});
   asio::post(shared_.work, [self = shared_from_this(), request = std::move(request),
                             wake = std::move(wake)]() mutable {
-    // shared_ptr: a handler must be copyable for some executors, and an outcome is not.
+    if (self->gone_.load()) return;  // its client left while it waited
     auto outcome = std::make_shared<PostOutcome>(
-        handle_post(request, self->shared_.service, self->shared_.metrics, std::move(wake)));
+        handle_post(*request, self->shared_.service, self->shared_.metrics, std::move(wake)));
+    request.reset();
     const auto executor = self->socket_.get_executor();
     asio::post(executor, [self = std::move(self), outcome = std::move(outcome)] {
       self->on_outcome(std::move(*outcome));
@@ -307,7 +333,26 @@ void HttpSession::pump_whole(std::vector<ChoiceDelta> deltas) {
   whole_->add(std::move(deltas));
   if (!generation_->done()) return;
   current_.usage = generation_->usage();
+  if (whole_->estimated_bytes() >= kLargeAnswerBytes) return build_whole();
   respond({.body = whole_->body(*generation_), .extra_fields = {}, .outcome = {}});
+}
+
+/// The finished answer goes to a work thread, and comes back as its bytes.
+void HttpSession::build_whole() {
+  std::shared_ptr<const Generation> generation = std::move(generation_);
+  auto answer = std::make_shared<const WholeAnswer>(std::move(*whole_));
+  whole_.reset();
+  asio::post(shared_.work, [self = shared_from_this(), answer = std::move(answer),
+                            generation = std::move(generation)]() mutable {
+    if (self->gone_.load()) return;
+    auto response = std::make_shared<Response>(whole_response(*answer, *generation));
+    answer.reset();
+    generation.reset();
+    const auto executor = self->socket_.get_executor();
+    asio::post(executor, [self = std::move(self), response = std::move(response)] {
+      if (self->phase_ == Phase::kWorking) self->respond(std::move(*response));
+    });
+  });
 }
 
 /// An error before the first byte of a stream keeps its status; after it, it is the stream's last
@@ -315,7 +360,8 @@ void HttpSession::pump_whole(std::vector<ChoiceDelta> deltas) {
 void HttpSession::fail_answer(const Error& error) {
   ping_.disarm();
   current_.usage = generation_->usage();
-  generation_.reset();  // ends the other choices
+  generation_->cancel(cancel_cause_of(error.code));  // ends the other choices
+  generation_.reset();
   if (!stream_ || !stream_head_sent_) return respond(error_response(error));
   current_.outcome = error_mapping(error.code).code;
   current_.closes = true;
@@ -376,22 +422,43 @@ ResponseContext HttpSession::response_context() const {
 }
 
 void HttpSession::send(std::string bytes) {
-  outbox_ += bytes;
+  if (outbox_.empty()) {
+    outbox_ = std::move(bytes);
+  } else {
+    outbox_ += bytes;
+  }
   if (!write_in_flight_) write();
 }
 
 void HttpSession::write() {
   writing_ = std::exchange(outbox_, {});
+  written_bytes_ = 0;
   write_in_flight_ = true;
+  arm_write_deadline();
+  write_some();
+}
+
+void HttpSession::write_some() {
+  socket_.async_write_some(
+      asio::buffer(writing_) + written_bytes_,
+      [self = shared_from_this()](const boost::system::error_code& ec, std::size_t bytes) {
+        self->on_written(ec, bytes);
+      });
+}
+
+void HttpSession::arm_write_deadline() {
+  deadline_armed_bytes_ = written_bytes_;
   write_deadline_.arm(shared_.options.write_timeout, [self = shared_from_this()] {
     self->abort(CancelCause::kSlowClient, "slow_client");
   });
-  asio::async_write(socket_, asio::buffer(writing_),
-                    [self = shared_from_this()](const boost::system::error_code& ec,
-                                                std::size_t /*bytes*/) { self->on_written(ec); });
 }
 
-void HttpSession::on_written(const boost::system::error_code& ec) {
+void HttpSession::on_written(const boost::system::error_code& ec, std::size_t bytes) {
+  written_bytes_ += bytes;
+  if (!ec && phase_ != Phase::kClosed && written_bytes_ < writing_.size()) {
+    if (written_bytes_ - deadline_armed_bytes_ >= kMinWriteProgressBytes) arm_write_deadline();
+    return write_some();
+  }
   write_in_flight_ = false;
   write_deadline_.disarm();
   if (phase_ == Phase::kClosed) return;
@@ -443,15 +510,22 @@ void HttpSession::abort(CancelCause cause, std::string_view outcome) {
     current_.usage = generation_->usage();
   }
   current_.outcome = outcome;
-  if (current_.status == 0) current_.status = error_mapping(ErrorCode::kCancelled).http_status;
   close();
 }
 
 void HttpSession::close() {
   if (phase_ == Phase::kClosed) return;
   phase_ = Phase::kClosed;
+  gone_.store(true);
+  if (current_.status == 0) current_.status = error_mapping(ErrorCode::kCancelled).http_status;
   record_request();
+  // A task of the work threads may keep this object for a while, but not what it holds.
   generation_.reset();
+  stream_.reset();
+  whole_.reset();
+  reader_.reset();
+  inbox_ = std::string();
+  outbox_ = std::string();
   read_deadline_.disarm();
   write_deadline_.disarm();
   ping_.disarm();

@@ -1,6 +1,8 @@
 // One connection: reads requests one after the other, has them answered and writes the answers. All
-// of it runs on the connection's strand. A read is always outstanding while a request is in flight,
-// so that a client that leaves is seen at once; what it sends ahead is kept up to a bound.
+// of it runs on the connection's strand but what takes long (parsing, tokenising, large answers),
+// which the work threads do. A read is always outstanding while a request is in flight, so that a
+// client that leaves is seen at once; what it sends ahead is kept up to a bound, and past it the
+// connection ends with its request.
 #pragma once
 
 #include "core/clock.h"
@@ -32,7 +34,10 @@ class HttpSession;
 struct HttpShared {
   HttpShared(const HttpOptions& server_options, GenerateService& generate_service,
              std::uint32_t num_work_threads)
-      : options(server_options), service(generate_service), work(num_work_threads) {}
+      : options(server_options),
+        service(generate_service),
+        body_bytes(server_options.max_waiting_body_bytes),
+        work(num_work_threads) {}
 
   /// Unlike all others of this process and of other runs: 16 hexadecimal digits.
   [[nodiscard]] std::string new_id();
@@ -44,6 +49,10 @@ struct HttpShared {
   std::atomic<std::uint32_t> live_requests{0};
   std::uint64_t id_base = 0;  // random at start
   std::atomic<std::uint64_t> ids_made{0};
+
+  /// Of all bodies that are being read or wait for a work thread, whether their clients are still
+  /// there or not: the bound of the work threads' queue.
+  ByteBudget body_bytes;
 
   std::mutex sessions_mutex;
   std::set<std::shared_ptr<HttpSession>> sessions;  // open ones; each leaves when it closes
@@ -96,6 +105,7 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
   // reading
   void read();
   void on_read(const boost::system::error_code& ec, std::size_t bytes);
+  void keep_ahead(std::size_t bytes);
   void process();
   void begin_request();
   void expect_request();
@@ -107,6 +117,7 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
   void pump();
   void pump_stream(std::vector<ChoiceDelta> deltas);
   void pump_whole(std::vector<ChoiceDelta> deltas);
+  void build_whole();
   void fail_answer(const Error& error);
   void send_event_bytes(const std::string& events);
   void arm_ping();
@@ -115,7 +126,9 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
   void respond(Response response);
   void send(std::string bytes);
   void write();
-  void on_written(const boost::system::error_code& ec);
+  void write_some();
+  void arm_write_deadline();
+  void on_written(const boost::system::error_code& ec, std::size_t bytes);
   // ending
   void finish_request();
   void record_request();
@@ -126,6 +139,7 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
   boost::asio::ip::tcp::socket socket_;
   HttpShared& shared_;
   Phase phase_ = Phase::kReading;
+  std::atomic<bool> gone_{false};  // closed; what still runs elsewhere for it is in vain
   RequestReader reader_;
   Current current_;
 
@@ -134,8 +148,10 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
   bool reading_ = false;
   bool header_timer_runs_ = false;
   std::size_t lingered_bytes_ = 0;
-  std::string outbox_;   // waits for the write in flight
-  std::string writing_;  // the write in flight
+  std::string outbox_;                    // waits for the write in flight
+  std::string writing_;                   // the write in flight
+  std::size_t written_bytes_ = 0;         // of writing_
+  std::size_t deadline_armed_bytes_ = 0;  // written_bytes_ when the write deadline was armed
   bool write_in_flight_ = false;
 
   std::shared_ptr<Generation> generation_;

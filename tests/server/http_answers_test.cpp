@@ -3,6 +3,13 @@
 #include "tests/server/test_server.h"
 #include "tests/support/catch.h"
 
+#include <algorithm>
+#include <array>
+#include <netinet/in.h>
+#include <optional>
+#include <sys/socket.h>
+#include <unistd.h>
+
 using namespace kvasir;
 using namespace kvasir::server;
 using namespace kvasir::server::testing;
@@ -51,6 +58,29 @@ Joined join_chat(const std::string& body) {
     }
   }
   return joined;
+}
+
+/// What ::1 answers; nothing where this machine has no such address.
+std::optional<std::string> get_over_ipv6(std::uint16_t port, std::string_view path) {
+  const int client = ::socket(AF_INET6, SOCK_STREAM, 0);
+  sockaddr_in6 address{};
+  address.sin6_family = AF_INET6;
+  address.sin6_addr = in6addr_loopback;
+  std::optional<std::string> answer;
+  if (client >= 0 && ::bind(client, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0) {
+    answer.emplace();
+    address.sin6_port = htons(port);
+    const std::string request =
+        "GET " + std::string(path) + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+    if (::connect(client, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0 &&
+        ::send(client, request.data(), request.size(), MSG_NOSIGNAL) > 0) {
+      std::array<char, 512> bytes{};
+      const ssize_t received = ::recv(client, bytes.data(), bytes.size(), 0);
+      answer->assign(bytes.data(), static_cast<std::size_t>(std::max<ssize_t>(received, 0)));
+    }
+  }
+  if (client >= 0) ::close(client);
+  return answer;
 }
 
 }  // namespace
@@ -151,6 +181,53 @@ TEST_CASE("HttpServer: several prompts and n number their choices prompt by prom
   CHECK(choice_indices == std::vector<std::uint32_t>{0, 1, 0, 1});
 }
 
+TEST_CASE("HttpServer: a host with several addresses is listened on at all of them", "[server]") {
+  HttpOptions options;
+  options.host = "";  // 0.0.0.0 and ::
+  TestServer server(options);
+  CHECK(Client(server).get("/livez").status == 200);
+  if (const auto response = get_over_ipv6(server.door->port(), "/livez"); response)
+    CHECK(response->starts_with("HTTP/1.1 200"));
+}
+
+TEST_CASE("HttpServer: a large whole answer is the small one many times", "[server]") {
+  TestServer server({}, 256, 64);
+  Client client(server);
+  const auto answer = [&client](const std::string& n) {
+    return client
+        .post("/v1/completions",
+              R"({"prompt":"x","max_tokens":200,"logprobs":20,"seed":7,"n":)" + n + "}")
+        .json();
+  };
+  const json one = answer("1");  // below the size from which a work thread writes it
+  const json many = answer("32");
+  REQUIRE(many["choices"].size() == 32);
+  for (std::size_t i = 0; i < 32; ++i) {
+    json expected = one["choices"][0];
+    expected["index"] = i;
+    CHECK(many["choices"][i] == expected);
+  }
+  CHECK(many["usage"]["completion_tokens"] == 32 * 200);
+  CHECK(client.get("/livez").status == 200);
+}
+
+TEST_CASE("HttpServer: all choices of a streamed chat share one list of prompt ids", "[server]") {
+  TestServer server;
+  Client client(server);
+  const std::string body =
+      client
+          .post(
+              "/v1/chat/completions",
+              R"({"messages":[{"role":"user","content":"x"}],"n":3,"max_tokens":2,"return_token_ids":true,"stream":true})")
+          .body;
+  std::size_t lists = 0;
+  for (const std::string& event : events_of(body)) {
+    if (event.find("\"prompt_token_ids\":[") != std::string::npos) ++lists;
+  }
+  CHECK(lists == 1);
+  CHECK(json::parse(events_of(body).front()).contains("prompt_token_ids"));
+}
+
 TEST_CASE("HttpServer: a connection serves request after request, streams and pipelined ones too",
           "[server]") {
   TestServer server;
@@ -214,6 +291,9 @@ TEST_CASE("HttpServer: models, health, version, metrics and status", "[server]")
   CHECK(client.get("/health").status == 200);
   CHECK(client.get("/v2/health/live").status == 200);
   CHECK(client.get("/v2/health/ready").status == 200);
+  CHECK(client.get("/v2/models/tiny%2Fmodel/ready").json()["ready"] == true);
+  CHECK(client.get("/v2/models/other/ready").error_code() == "model_not_found");
+  CHECK(client.get("/v2/models//ready").error_code() == "unknown_url");
   CHECK(client.get("/readyz").status == 200);
   CHECK(client.get("/version").json().contains("commit"));
   CHECK(client.get("/v1/kv/status").json()["live_blocks"] == 0);

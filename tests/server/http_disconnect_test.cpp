@@ -1,5 +1,6 @@
 // Clients that leave, do not read or do not finish: their work ends at once and nothing of it
 // stays.
+#include "server/http/request_reader.h"
 #include "tests/server/test_server.h"
 #include "tests/support/catch.h"
 
@@ -46,6 +47,68 @@ TEST_CASE("HttpServer: a client that leaves ends its sequence within a step", "[
   }
 }
 
+TEST_CASE("HttpServer: a client that sent much ahead is still seen to leave", "[server]") {
+  // Past what is kept of it, the bytes are dropped, but read.
+  const std::string ahead(300U << 10U, 'x');
+  for (const std::string& body : {kWhole, kStream}) {
+    check_left(body, [&ahead](Client& client) {
+      client.send(ahead);
+      client.shut_write();
+    });
+  }
+}
+
+TEST_CASE("HttpServer: what is sent ahead past the bound ends the connection", "[server]") {
+  TestServer server;
+  server.executor.close_gate();
+  Client client(server);
+  client.send(post_bytes("/v1/completions", R"({"prompt":"hello","max_tokens":2})"));
+  REQUIRE(eventually([&] { return server.executor.is_held(); }));
+  Client other(server);
+  // More than sockets hold: once it is sent, most of it was read.
+  client.send(std::string(32U << 20U, 'x'));
+  server.executor.open_gate();
+  CHECK(client.read_response().json()["usage"]["completion_tokens"] == 2);
+  CHECK(client.at_end());
+  CHECK(other.get("/livez").status == 200);
+  CHECK(eventually([&] { return server.door->live_requests() == 0; }));
+}
+
+TEST_CASE("HttpServer: a client that leaves in mid-body is counted as gone", "[server]") {
+  TestServer server;
+  {
+    Client client(server);
+    client.send("POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{");
+    REQUIRE(eventually([&] { return server.door->live_requests() == 1; }));
+  }
+  REQUIRE(eventually([&] { return server.door->live_requests() == 0; }));
+  Client next(server);
+  const std::string metrics = next.get("/metrics").body;
+  CHECK(metrics.find(R"(method="POST",status="4xx"} 1)") != std::string::npos);
+  CHECK(metrics.find(R"(status="0xx")") == std::string::npos);
+}
+
+TEST_CASE("HttpServer: bodies of all clients together are bounded", "[server]") {
+  HttpOptions options;
+  options.max_waiting_body_bytes = 4 * RequestReader::kBodyBaseBytes;
+  TestServer server(options);
+  const std::string path = "/tokenize";
+  const std::string body = R"({"prompt":"x"})";
+  Client patient(server);
+  CHECK(patient.post(path, body).status == 200);
+  std::vector<std::unique_ptr<Client>> holders;
+  for (int i = 0; i < 4; ++i) {
+    holders.push_back(std::make_unique<Client>(server));
+    holders.back()->send("POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n");
+  }
+  const auto answer = [&] { return Client(server).post(path, body); };
+  REQUIRE(eventually([&] { return answer().status == 503; }));
+  CHECK(answer().error_code() == "engine_unavailable");
+  CHECK(patient.get("/livez").status == 200);
+  holders.clear();
+  CHECK(eventually([&] { return answer().status == 200; }));
+}
+
 TEST_CASE("HttpServer: a client that leaves in mid-stream ends its sequence", "[server]") {
   TestServer server;
   server.executor.close_gate();
@@ -88,14 +151,19 @@ TEST_CASE("HttpServer: a reader that never reads is ended by the write timeout",
   HttpOptions options;
   options.write_timeout = std::chrono::milliseconds(50);
   TestServer server(options, 64, 512);
+  // A third of the answer is some 20 MB, more than sockets hold; then the model waits.
+  server.executor.close_gate();
+  server.executor.allow_steps(1000);
   Client client(server, 1024);
   const std::string many =
       R"({"prompt":["a","b","c","d","e","f","g","h"],"n":16,"max_tokens":200,"logprobs":20,"stream":true})";
   client.send(post_bytes("/v1/completions", many));
   CHECK(eventually([&] { return server.door->live_requests() == 1; }));
   CHECK(eventually([&] { return server.door->live_requests() == 0; }));
+  server.executor.open_gate();
   CHECK(eventually([&] { return cancelled(server, CancelCause::kSlowClient) > 0; }));
   CHECK(eventually([&] { return server.is_idle(); }));
+  CHECK(cancelled(server, CancelCause::kClientGone) == 0);
   Client next(server);
   CHECK(next.get("/livez").status == 200);
 }

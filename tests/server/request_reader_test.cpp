@@ -1,0 +1,71 @@
+// Bodies share one budget of bytes, and what is ignored before a request costs no more than itself.
+#include "server/http/request_reader.h"
+
+#include "tests/support/catch.h"
+
+using namespace kvasir;
+using namespace kvasir::server;
+
+namespace {
+
+using Progress = RequestReader::Progress;
+
+std::string post_head(std::size_t body_bytes) {
+  return "POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: " + std::to_string(body_bytes) +
+         "\r\n\r\n";
+}
+
+Progress advance(RequestReader& reader, std::string bytes) {
+  Progress progress = Progress::kNeedMore;
+  do {
+    progress = reader.advance(bytes);
+  } while (progress == Progress::kHeadDone);
+  return progress;
+}
+
+}  // namespace
+
+TEST_CASE("RequestReader: a body is charged while it grows and until it dies", "[server]") {
+  ByteBudget budget(1U << 20U);
+  RequestReader reader({}, budget);
+  CHECK(advance(reader, post_head(1000)) == Progress::kNeedMore);
+  // What a client announces costs nothing by itself.
+  CHECK(budget.used_bytes() < RequestReader::kBodyBaseBytes + 1000);
+  CHECK(budget.used_bytes() >= RequestReader::kBodyBaseBytes);
+  CHECK(advance(reader, std::string(1000, 'x')) == Progress::kDone);
+  CHECK(budget.used_bytes() >= RequestReader::kBodyBaseBytes + 1000);
+  {
+    const RequestBody body = reader.take_body();
+    CHECK(body.text.size() == 1000);
+    reader.reset();
+    CHECK(budget.used_bytes() >= RequestReader::kBodyBaseBytes + 1000);
+  }
+  CHECK(budget.used_bytes() == 0);
+  CHECK(advance(reader, post_head(1000) + "x") == Progress::kNeedMore);
+  CHECK(budget.used_bytes() > 0);
+  reader.reset();
+  CHECK(budget.used_bytes() == 0);
+}
+
+TEST_CASE("RequestReader: past the budget of all bodies one is refused", "[server]") {
+  ByteBudget budget(3 * RequestReader::kBodyBaseBytes);
+  RequestReader first({}, budget);
+  RequestReader second({}, budget);
+  RequestReader third({}, budget);
+  CHECK(advance(first, post_head(2)) == Progress::kNeedMore);
+  CHECK(advance(second, post_head(100'000)) == Progress::kNeedMore);
+  CHECK(advance(second, std::string(50'000, 'x')) == Progress::kRefused);
+  CHECK(second.refusal().code == ErrorCode::kEngineUnavailable);
+  second.reset();
+  CHECK(advance(third, post_head(2) + "{}") == Progress::kDone);
+  CHECK(advance(first, "{}") == Progress::kDone);
+}
+
+TEST_CASE("RequestReader: many empty lines before a request are ignored", "[server]") {
+  ByteBudget budget(1U << 20U);
+  RequestReader reader({}, budget);
+  std::string bytes;
+  for (int i = 0; i < 5000; ++i) bytes += "\r\n";
+  CHECK(advance(reader, bytes + "GET /livez HTTP/1.1\r\nHost: x\r\n\r\n") == Progress::kDone);
+  CHECK(reader.head().target == "/livez");
+}
