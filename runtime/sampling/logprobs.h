@@ -3,6 +3,7 @@
 #pragma once
 
 #include "core/ids.h"
+#include "core/logprob.h"
 #include "core/step_plan.h"
 
 #include <cstdint>
@@ -10,10 +11,6 @@
 #include <vector>
 
 namespace kvasir::runtime {
-
-/// Stands for "off the list": the logprob of a token at -inf or NaN, and the least that any token
-/// gets.
-inline constexpr float kOffListLogprob = -9999.0F;
 
 /// logit - logsumexp, kept within [kOffListLogprob, 0]: rounding never makes it positive, and it is
 /// always finite.

@@ -1,6 +1,7 @@
 #include "server/grpc/convert.h"
 
-#include <chrono>
+#include "core/seconds.h"
+
 #include <map>
 #include <string_view>
 #include <utility>
@@ -93,8 +94,6 @@ void add_model(const ModelInfo& model, const std::string& name, v1::ListModelsRe
   entry->set_max_model_len(model.context_tokens);
   entry->set_root(model.root);
 }
-
-double seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
 
 }  // namespace
 
@@ -231,8 +230,8 @@ v1::GetStatusResponse status_message(const GenerateService& service) {
   causes->set_deadline(cancelled(status, CancelCause::kDeadline));
   causes->set_slow_client(cancelled(status, CancelCause::kSlowClient));
   causes->set_drain(cancelled(status, CancelCause::kDrain));
-  out.set_execute_seconds_total(seconds(status.execute_time_total));
-  out.set_step_seconds_total(seconds(status.step_time_total));
+  out.set_execute_seconds_total(to_seconds(status.execute_time_total));
+  out.set_step_seconds_total(to_seconds(status.step_time_total));
   return out;
 }
 

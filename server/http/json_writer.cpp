@@ -1,6 +1,7 @@
 #include "server/http/json_writer.h"
 
 #include "core/check.h"
+#include "core/logprob.h"
 
 #include <array>
 #include <charconv>
@@ -123,10 +124,9 @@ JsonWriter& JsonWriter::number(double number) {
 }
 
 JsonWriter& JsonWriter::logprob(float number) {
-  constexpr float kOffTheList = -9999.0F;
   float shown = number;
-  if (!(shown >= kOffTheList)) shown = kOffTheList;  // also for NaN, which JSON cannot say
-  if (shown >= 0.0F) shown = 0.0F;                   // rounding may end a hair above 0, and -0 is 0
+  if (!(shown >= kOffListLogprob)) shown = kOffListLogprob;  // also for NaN, which JSON cannot say
+  if (shown >= 0.0F) shown = 0.0F;  // rounding may end a hair above 0, and -0 is 0
   append(shortest(shown));
   return *this;
 }

@@ -1,10 +1,10 @@
 #include "server/http/metrics.h"
 
+#include "core/seconds.h"
 #include "server/http/json_writer.h"
 #include "server/shown_value.h"
 
 #include <array>
-#include <chrono>
 #include <ctime>
 #include <filesystem>
 #include <fstream>
@@ -27,8 +27,6 @@ static_assert(static_cast<std::size_t>(CancelCause::kStopString) == 0 &&
               static_cast<std::size_t>(CancelCause::kDeadline) == 3 &&
               static_cast<std::size_t>(CancelCause::kSlowClient) == 4 &&
               static_cast<std::size_t>(CancelCause::kDrain) == 5);
-
-double seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
 
 std::string escaped_label(std::string_view value) {
   std::string text;
@@ -119,9 +117,9 @@ void append_native(MetricsText& out, const engine::EngineStatus& status, const M
               "Sequences that ended as one that can never fit or whose deadline passed.",
               status.rejected_total);
   out.family("kvasir_execute_seconds_total", "counter", "Time in the model's forward pass.");
-  out.sample(seconds(status.execute_time_total));
+  out.sample(to_seconds(status.execute_time_total));
   out.family("kvasir_step_seconds_total", "counter", "Time in engine steps.");
-  out.sample(seconds(status.step_time_total));
+  out.sample(to_seconds(status.step_time_total));
 }
 
 void append_mirror(MetricsText& out, const engine::EngineStatus& status, const ModelInfo& model) {

@@ -4,7 +4,7 @@
 #include "server/http/json_reader.h"
 #include "server/http/json_writer.h"
 #include "server/http/request_json.h"
-#include "server/http/wall_time.h"
+#include "server/wall_time.h"
 
 #include <spdlog/spdlog.h>
 

@@ -2,7 +2,7 @@
 
 #include "server/error_map.h"
 #include "server/http/openai_answer.h"
-#include "server/http/wall_time.h"
+#include "server/wall_time.h"
 
 #include <array>
 #include <charconv>

@@ -13,7 +13,7 @@ CLOCKS = re.compile(r"\b(steady_clock|system_clock|high_resolution_clock|clock_g
                     r"sleep_for|sleep_until|usleep|nanosleep|sigtimedwait)\b|\bstd::time\s*\(")
 CLOCK_FILES = {
     "core/clock.h": "SteadyClock is the one way to the monotonic clock",
-    "server/http/wall_time.cpp": "`created` and the local time of templates",
+    "server/wall_time.cpp": "`created` and the local time of templates",
     "server/generate_service.cpp": "the local time that a template may ask for",
     "server/grpc/": "deadlines come as times of the system clock",
     "server/http/": "Asio's timers take durations of the steady clock",

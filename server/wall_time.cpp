@@ -1,4 +1,4 @@
-#include "server/http/wall_time.h"
+#include "server/wall_time.h"
 
 #include <array>
 #include <chrono>
