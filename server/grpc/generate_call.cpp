@@ -52,6 +52,7 @@ void GenerateCall::prepare(const StartFunction& start) {
     }
   }
   CallStart call{.remaining_ms = remaining_ms(),
+                 .context = {.arrival = arrival_, .gone = &gone_, .keeps_answer = false},
                  .wake = [weak = weak_from_this()] {  // may outlive the call: the engine's thread
                    if (const std::shared_ptr<GenerateCall> self = weak.lock()) self->post_pump();
                  }};
@@ -114,11 +115,15 @@ void GenerateCall::on_written(bool ok) {
   const std::lock_guard lock(mutex_);
   writing_ = false;
   watch_->ended();
-  if (!ok) cancelled_ = true;
+  if (!ok) {
+    cancelled_ = true;
+    gone_.store(true);
+  }
   post_pump();
 }
 
 void GenerateCall::on_cancelled() {
+  gone_.store(true);
   const std::lock_guard lock(mutex_);
   cancelled_ = true;
   if (finished_) return;

@@ -4,7 +4,9 @@
 // engine's only post.
 #pragma once
 
+#include "core/clock.h"
 #include "core/result.h"
+#include "server/generate_service.h"
 #include "server/generation.h"
 #include "server/grpc/call_limits.h"
 #include "server/grpc/convert.h"
@@ -14,6 +16,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -35,6 +38,7 @@ struct CallWorkers {
 /// What the call says to the function that starts its generation.
 struct CallStart {
   std::optional<std::int64_t> remaining_ms;  // what the call's deadline leaves; absent without one
+  CallContext context;
   WakeFunction wake;
 };
 
@@ -88,10 +92,12 @@ class GenerateCall : public std::enable_shared_from_this<GenerateCall> {
   grpc::CallbackServerContext& context_;  // lives until the call is finished and done
   const std::chrono::system_clock::time_point
       deadline_;  // of gRPC; the far future if the client set none
+  const TimePoint arrival_ = SteadyClock().now();
   const std::shared_ptr<CallWorkers> workers_;
   /// Given back with the call's memory, not with its end at the client: a call that was reset while
   /// its task waits on the prepare thread still holds its message.
   const std::unique_ptr<CallLimits::Ticket> ticket_;
+  std::atomic<bool> gone_{false};       // nobody waits any more: what prepares may stop
   std::shared_ptr<SendWatch> watch_;    // from begin() on
   std::shared_ptr<GenerateCall> self_;  // keeps the reactor until gRPC is done with it
 

@@ -6,11 +6,11 @@
 #include "server/grpc/refused_stream.h"
 #include "server/grpc/send_watch.h"
 #include "server/grpc/wire.h"
+#include "server/wall_time.h"
 
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <chrono>
 #include <cstdio>
 #include <string>
 #include <utility>
@@ -75,14 +75,11 @@ class PreparedCall final : public ServerUnaryReactor,
 
 /// The call's deadline, where the request has no timeout of its own; where it has, gRPC cancels the
 /// call at the deadline anyway, and a timeout out of range reaches the validator as it was sent.
-void limit_timeout(const CallStart& start, GenerateFields& fields) {
-  if (!fields.timeout_ms) fields.timeout_ms = start.remaining_ms;
-}
-
-std::int64_t unix_seconds() {
-  return std::chrono::duration_cast<std::chrono::seconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
+/// What is left is counted from now, a timeout of the request from its arrival.
+void limit_timeout(CallStart& start, GenerateFields& fields) {
+  if (fields.timeout_ms) return;
+  fields.timeout_ms = start.remaining_ms;
+  start.context.arrival.reset();
 }
 
 class InferenceService final : public RawInference {
@@ -143,7 +140,9 @@ class InferenceService final : public RawInference {
       if (!fields) return tl::unexpected(fields.error());
       fields->stream = streaming;
       limit_timeout(start, *fields);
-      return service_.complete(*fields, std::move(start.wake));
+      // A unary call takes in its answer as it comes, whatever its client does.
+      start.context.keeps_answer = !streaming;
+      return service_.complete(*fields, std::move(start.wake), start.context);
     };
   }
 
@@ -156,7 +155,9 @@ class InferenceService final : public RawInference {
       if (!fields) return tl::unexpected(fields.error());
       fields->stream = streaming;
       limit_timeout(start, *fields);
-      return service_.chat(*fields, std::move(start.wake));
+      // A unary call takes in its answer as it comes, whatever its client does.
+      start.context.keeps_answer = !streaming;
+      return service_.chat(*fields, std::move(start.wake), start.context);
     };
   }
 
