@@ -66,6 +66,7 @@ std::vector<Finish> reject(const StepPlan& plan, SchedulerState& state,
                    : take_out(state.waiting,
                               std::ranges::find(state.waiting, rejection.sequence, &Sequence::id));
     Error error = rejection_error(rejection.code, rejected, kv);
+    if (rejection.code == ErrorCode::kContextLengthExceeded) ++state.totals.rejected;
     finishes.push_back({.sequence = std::move(rejected),
                         .reason = FinishReason::kError,
                         .stop_token = std::nullopt,
@@ -73,7 +74,6 @@ std::vector<Finish> reject(const StepPlan& plan, SchedulerState& state,
   }
   close_holes(state.running);
   close_holes(state.waiting);
-  state.totals.rejected += finishes.size();
   return finishes;
 }
 

@@ -61,8 +61,13 @@ bool takes_best(const SamplingParams& sampling) {
   return sampling.temperature == 0.0F || sampling.top_k == 1 || sampling.top_p <= 0.0F;
 }
 
-bool filters(const SamplingParams& sampling) {
-  return sampling.top_k != 0 || sampling.min_p > 0.0F || sampling.top_p < 1.0F;
+/// A top_k of the whole vocabulary or more is off, so that it draws what an absent one draws.
+bool limits_count(const SamplingParams& sampling, std::size_t num_tokens) {
+  return sampling.top_k != 0 && sampling.top_k < num_tokens;
+}
+
+bool filters(const SamplingParams& sampling, std::size_t num_tokens) {
+  return limits_count(sampling, num_tokens) || sampling.min_p > 0.0F || sampling.top_p < 1.0F;
 }
 
 /// Calls change(logit, count) once for each distinct token of `tokens`.
@@ -221,7 +226,7 @@ TokenId draw_filtered(const SamplingParams& sampling, std::span<const float> sca
     }
   }
   std::span<TokenId> candidates(scratch.candidates.data(), count);
-  if (sampling.top_k != 0) {
+  if (limits_count(sampling, weights.size())) {
     const std::size_t kept = std::min<std::size_t>(sampling.top_k, candidates.size());
     std::partial_sort(candidates.begin(), candidates.begin() + static_cast<std::ptrdiff_t>(kept),
                       candidates.end(), heavier);
@@ -244,8 +249,8 @@ TokenId draw(const KernelTable& kernels, const SampleInput& input, float best,
   (void)kernels.exp_shifted(scaled.data(), 0.0F, scratch.probabilities.data(),
                             static_cast<std::uint32_t>(scaled.size()));
   const double uniform = uniform_of(input);
-  return filters(sampling) ? draw_filtered(sampling, scaled, uniform, scratch)
-                           : draw_from_all(scratch.probabilities, uniform);
+  return filters(sampling, scaled.size()) ? draw_filtered(sampling, scaled, uniform, scratch)
+                                          : draw_from_all(scratch.probabilities, uniform);
 }
 
 void add_logprobs(const KernelTable& kernels, const SampleInput& input, SampledToken& result) {

@@ -273,6 +273,7 @@ TEST_CASE("Engine: deadlines and what can never fit end with their error", "[eng
   CHECK(fixture.engine.status().cancelled_total[static_cast<std::size_t>(CancelCause::kDeadline)] ==
         1);
   CHECK(fixture.engine.status().finished_error_total == 1);  // the one that can never fit
+  CHECK(fixture.engine.status().rejected_total == 1);
   CHECK(late_sink->ended_well());
   CHECK(fixture.engine.status().live_blocks == 0);
 }

@@ -284,6 +284,21 @@ TEST_CASE("Sampler: top-k keeps the k best, ties to the lowest id", "[runtime][s
   check_distribution(count_draws(row, 10000), {0, 0, 3.0 / 7, 4.0 / 7});
 }
 
+TEST_CASE("Sampler: a top-k of the whole vocabulary draws what no top-k draws",
+          "[runtime][sampling]") {
+  std::vector<float> logits;
+  for (int i = 0; i < 3000; ++i) logits.push_back(std::sin(static_cast<float>(i) * 0.7F) * 3.0F);
+  Row off = random_row(logits);
+  Row all = random_row(logits);
+  for (const std::uint32_t top_k : {3000U, 3001U, 4000000000U}) {
+    all.request.sampling.top_k = top_k;
+    for (std::uint32_t seed = 0; seed < 200; ++seed) {
+      off.request.sampling.seed = all.request.sampling.seed = seed;
+      CHECK(sample_row(off).token == sample_row(all).token);
+    }
+  }
+}
+
 TEST_CASE("Sampler: top-p keeps the smallest set that reaches it, the crossing token included",
           "[runtime][sampling]") {
   Row row = random_row({2, 2, 2, 2});  // weights are exactly 1, so that the borders are exact
