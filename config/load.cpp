@@ -107,7 +107,8 @@ std::string parse_text(const OptionRow& row, const Value& value) {
   return value.text;
 }
 
-void set_option(const OptionRow& row, const Value& value, ServeOptions& options) {
+void set_option(const OptionRow& row, const Value& value, LoadedOptions& loaded) {
+  ServeOptions& options = loaded.options;
   std::visit(
       [&](auto member) {
         using T = std::decay_t<decltype(options.*member)>;
@@ -122,6 +123,7 @@ void set_option(const OptionRow& row, const Value& value, ServeOptions& options)
         }
       },
       row.member);
+  loaded.origins.insert_or_assign(std::string(row.name), value.source);
 }
 
 std::string read_config_file(const std::string& path, const std::string& named_by) {
@@ -194,7 +196,7 @@ std::string toml_text(const OptionRow& row, const toml::node& node, const std::s
   throw ConfigError(source + ": is " + type + "; allowed: " + allowed_text(row));
 }
 
-void apply_file(const std::string& path, const std::string& named_by, ServeOptions& options) {
+void apply_file(const std::string& path, const std::string& named_by, LoadedOptions& loaded) {
   const toml::table table = parse_toml(read_config_file(path, named_by), path);
   for (const auto& [key, node] : table) {
     const std::string name(key.str());
@@ -204,7 +206,7 @@ void apply_file(const std::string& path, const std::string& named_by, ServeOptio
       throw ConfigError(place + "unknown key " + quoted(name) +
                         "; allowed: the keys of docs/CONFIG.md");
     const std::string source = place + name;
-    set_option(*row, Value{toml_text(*row, node, source), source}, options);
+    set_option(*row, Value{toml_text(*row, node, source), source}, loaded);
   }
 }
 
@@ -212,7 +214,7 @@ void apply_environment(const NamedValues& environment, LoadedOptions& loaded) {
   for (const auto& [name, text] : environment) {
     if (!name.starts_with(kEnvironmentPrefix) || name == kConfigVariable) continue;
     if (const OptionRow* row = find_row(environment_name, name)) {
-      set_option(*row, Value{text, "environment: " + name}, loaded.options);
+      set_option(*row, Value{text, "environment: " + name}, loaded);
       continue;
     }
     const bool other =
@@ -236,14 +238,19 @@ LoadedOptions load_options(const ConfigSources& sources) {
       named_by = "environment: KVASIR_CONFIG";
     }
   }
-  if (path) apply_file(*path, named_by, loaded.options);
+  if (path) apply_file(*path, named_by, loaded);
   apply_environment(sources.environment, loaded);
   for (const auto& [name, text] : sources.flags) {
     const OptionRow* row = find_row([](const OptionRow& r) { return r.name; }, name);
     if (row == nullptr) throw ConfigError("command line: unknown option " + quoted(name));
-    set_option(*row, Value{text, "command line: " + flag_name(*row)}, loaded.options);
+    set_option(*row, Value{text, "command line: " + flag_name(*row)}, loaded);
   }
   return loaded;
+}
+
+std::string origin_of(const LoadedOptions& loaded, std::string_view name) {
+  const auto found = loaded.origins.find(name);
+  return found == loaded.origins.end() ? "default of --" + std::string(name) : found->second;
 }
 
 NamedValues process_environment() {

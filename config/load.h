@@ -5,9 +5,11 @@
 
 #include "config/options.h"
 
+#include <map>
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -29,8 +31,16 @@ struct ConfigSources {
 
 struct LoadedOptions {
   ServeOptions options;
+  /// By option name ("context"), for options that are not at their default: the place of the value
+  /// that counts, as "k.toml:3: context", "environment: KVASIR_CONTEXT" or "command line:
+  /// --context".
+  std::map<std::string, std::string, std::less<>> origins;
   std::vector<std::string> warnings;  // one line each
 };
+
+/// Where the value of an option came from, to start an error with; "default of --context" when no
+/// source has it.
+[[nodiscard]] std::string origin_of(const LoadedOptions& loaded, std::string_view name);
 
 /// Throws ConfigError.
 [[nodiscard]] LoadedOptions load_options(const ConfigSources& sources);

@@ -245,3 +245,21 @@ TEST_CASE("load_options: what a user wrote cannot break the one line of an error
   has(message, "\"1\\x0a2\\x1b[2J\\\"\\xff");
   CHECK(message.size() < 250);
 }
+
+// An error found after loading (a context over the model's) said --context to people who had set
+// KVASIR_CONTEXT or a line of a file.
+TEST_CASE("load_options: the place of the value that counts is kept", "[config]") {
+  const TemporaryFolder folder;
+  ConfigSources sources;
+  const std::string file =
+      folder.write("k.toml", "\nthreads = 3\nstep_tokens = 33\ncontext = 33\n");
+  sources.config_path = file;
+  sources.environment = {{"KVASIR_THREADS", "5"}, {"KVASIR_STEP_TOKENS", "55"}};
+  sources.flags = {{"threads", "7"}};
+  const LoadedOptions loaded = load_options(sources);
+  CHECK(origin_of(loaded, "threads") == "command line: --threads");
+  CHECK(origin_of(loaded, "step-tokens") == "environment: KVASIR_STEP_TOKENS");
+  CHECK(origin_of(loaded, "context") == file + ":4: context");
+  CHECK(origin_of(loaded, "kv-budget") == "default of --kv-budget");
+  CHECK(loaded.origins.size() == 3);
+}
