@@ -34,11 +34,16 @@ std::shared_ptr<ConfigSources> add_option_flags(CLI::App& command, unsigned user
     command
         .add_option_function<std::string>(
             flag_name(row),
-            [sources, name = std::string(row.name)](const std::string& text) {
+            [sources, &row, name = std::string(row.name)](const std::string& text) {
+              // CLI11 takes the next flag for the value of one that has none.
+              if (text.starts_with("--")) {
+                throw ConfigError("command line: " + flag_name(row) + ": has no value before " +
+                                  quoted(text) + "; allowed: " + allowed_text(row));
+              }
               sources->flags.emplace_back(name, text);
             },
             flag_help(row, defaults))
-        ->type_name("")
+        ->type_name(placeholder(row))
         ->take_last();
   }
   return sources;

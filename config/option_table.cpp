@@ -228,6 +228,30 @@ std::string allowed_text(const OptionRow& row) {
   return text;
 }
 
+std::string placeholder(const OptionRow& row) {
+  switch (row.kind) {
+    case OptionKind::kText:
+      return "TEXT";
+    case OptionKind::kPath:
+      return "FILE";
+    case OptionKind::kSwitch:
+      return "true|false";
+    case OptionKind::kBytes:
+      return "SIZE";
+    case OptionKind::kChoice:
+    case OptionKind::kNumber:
+      break;
+  }
+  std::string text = row.kind == OptionKind::kNumber ? "N" : "";
+  const auto append = [&text](std::string_view word) {
+    if (!text.empty()) text += '|';
+    text += word;
+  };
+  for (const std::string_view choice : row.choices) append(choice);
+  if (!row.word_for_zero.empty()) append(row.word_for_zero);
+  return text;
+}
+
 std::string config_document() {
   const ServeOptions defaults;
   std::ostringstream out;

@@ -56,6 +56,8 @@ struct OptionRow {
 [[nodiscard]] std::string value_text(const OptionRow& row, const ServeOptions& options);
 /// What is allowed, for errors and help: "a whole number from 1 to 1024, or auto".
 [[nodiscard]] std::string allowed_text(const OptionRow& row);
+/// What stands for a value in --help: "N", "SIZE", "true|false".
+[[nodiscard]] std::string placeholder(const OptionRow& row);
 /// The text of docs/CONFIG.md.
 [[nodiscard]] std::string config_document();
 
