@@ -18,22 +18,28 @@
 namespace kvasir::cli {
 namespace {
 
-std::uint32_t choose_context(const config::ServeOptions& options, const LoadedModel& model) {
+using config::LoadedOptions;
+using config::origin_of;
+
+std::uint32_t choose_context(const LoadedOptions& loaded, const LoadedModel& model) {
   const std::uint32_t longest = model.config.context_tokens;
-  if (options.context_tokens == 0) return longest;
-  if (options.context_tokens > longest) {
-    throw StartupError("--context: " + std::to_string(options.context_tokens) +
-                       " is more than the model's " + std::to_string(longest) + " tokens");
+  const std::uint32_t wanted = loaded.options.context_tokens;
+  if (wanted == 0) return longest;
+  if (wanted > longest) {
+    throw StartupError(origin_of(loaded, "context") + ": " + std::to_string(wanted) +
+                       " is more than the model's " + std::to_string(longest) +
+                       " tokens; allowed: 2 to " + std::to_string(longest) + ", or auto");
   }
-  return options.context_tokens;
+  return wanted;
 }
 
-CpuLimit choose_threads(const config::ServeOptions& options) {
-  if (options.threads != 0) return {options.threads, "--threads"};
+CpuLimit choose_threads(const LoadedOptions& loaded) {
+  if (loaded.options.threads != 0) return {loaded.options.threads, origin_of(loaded, "threads")};
   return cpu_limit("", affinity_cpus());
 }
 
-runtime::Isa choose_isa(const std::string& name) {
+runtime::Isa choose_isa(const LoadedOptions& loaded) {
+  const std::string& name = loaded.options.isa;
   if (name == "auto") return runtime::best_isa();
   const auto isa = runtime::isa_from_name(name);
   std::string known;
@@ -42,21 +48,22 @@ runtime::Isa choose_isa(const std::string& name) {
     if (isa == compiled) return compiled;
     known += (known.empty() ? "" : ", ") + std::string(runtime::isa_name(compiled));
   }
-  throw StartupError("--isa: " + name + " is not there; this build has on this CPU: " + known);
+  throw StartupError(origin_of(loaded, "isa") + ": " + name +
+                     " is not there; allowed on this CPU: auto, " + known);
 }
 
-std::uint32_t choose_blocks(const config::ServeOptions& options,
-                            const kvcache::KvGeometry& geometry) {
-  const std::uint64_t blocks = geometry.blocks_in(options.kv_budget_bytes);
+std::uint32_t choose_blocks(const LoadedOptions& loaded, const kvcache::KvGeometry& geometry) {
+  const std::uint64_t budget_bytes = loaded.options.kv_budget_bytes;
+  const std::uint64_t blocks = geometry.blocks_in(budget_bytes);
   if (blocks == 0) {
-    throw StartupError("--kv-budget: " + std::to_string(options.kv_budget_bytes) +
-                       " bytes is less than one block, the least that a sequence needs: " +
-                       std::to_string(geometry.bytes_per_block()) + " bytes (" +
+    throw StartupError(origin_of(loaded, "kv-budget") + ": " + std::to_string(budget_bytes) +
+                       " bytes is less than one block, the least that a sequence needs; allowed: " +
+                       std::to_string(geometry.bytes_per_block()) + " bytes or more (" +
                        std::to_string(geometry.block_tokens) + " tokens of " +
                        std::to_string(geometry.bytes_per_token()) + " bytes)");
   }
   if (blocks > std::numeric_limits<std::int32_t>::max()) {
-    throw StartupError("--kv-budget: more than 2^31 blocks of " +
+    throw StartupError(origin_of(loaded, "kv-budget") + ": more than 2^31 blocks of " +
                        std::to_string(geometry.bytes_per_block()) + " bytes");
   }
   return static_cast<std::uint32_t>(blocks);
@@ -72,8 +79,9 @@ std::string fingerprint(std::string_view isa, std::string_view kv_type, std::uin
 
 /// The names that clients may ask for, the first being the model's id: the comma-separated option,
 /// or the file's stem.
-std::vector<std::string> served_names(const std::string& option,
+std::vector<std::string> served_names(const LoadedOptions& loaded,
                                       const std::filesystem::path& model_file) {
+  const std::string& option = loaded.options.served_model_name;
   if (option.empty()) return {model_file.stem().string()};
   std::vector<std::string> names;
   for (std::size_t begin = 0; begin <= option.size();) {
@@ -81,16 +89,19 @@ std::vector<std::string> served_names(const std::string& option,
     if (end > begin) names.push_back(option.substr(begin, end - begin));
     begin = end + 1;
   }
-  if (names.empty()) throw StartupError("--served-model-name: no name between the commas");
+  if (names.empty()) {
+    throw StartupError(origin_of(loaded, "served-model-name") + ": no name between the commas");
+  }
   return names;
 }
 
-server::ModelInfo model_info(const config::ServeOptions& options, const EngineStack& stack,
+server::ModelInfo model_info(const LoadedOptions& loaded, const EngineStack& stack,
                              std::uint64_t model_hash) {
+  const config::ServeOptions& options = loaded.options;
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   server::ModelInfo info;
   const std::filesystem::path file(stack.model->text.file->path());
-  std::vector<std::string> names = served_names(options.served_model_name, file);
+  std::vector<std::string> names = served_names(loaded, file);
   info.served_name = names.front();
   info.aliases.assign(names.begin() + 1, names.end());
   info.root = file.filename().string();
@@ -103,6 +114,7 @@ server::ModelInfo model_info(const config::ServeOptions& options, const EngineSt
   info.kernels = runtime::isa_name(stack.executor_options.isa);
   info.system_fingerprint = fingerprint(info.kernels, options.kv_type, model_hash);
   info.num_threads = stack.threads.threads;
+  info.step_tokens = options.step_tokens;
   return info;
 }
 
@@ -120,18 +132,32 @@ MemorySum sum_memory(const config::ServeOptions& options, const EngineStack& sta
   });
 }
 
+/// The options that the sum is made of, each with who set it.
+std::string memory_origins(const LoadedOptions& loaded) {
+  std::string text;
+  for (const char* name : {"kv-budget", "max-sequences", "max-waiting", "context"}) {
+    text += std::string(text.empty() ? "" : ", ") + name + " (" + origin_of(loaded, name) + ")";
+  }
+  return text;
+}
+
 }  // namespace
 
-std::unique_ptr<EngineStack> build_engine_stack(const config::ServeOptions& options) {
+std::unique_ptr<EngineStack> build_engine_stack(const LoadedOptions& loaded) {
+  const config::ServeOptions& options = loaded.options;
   auto stack = std::make_unique<EngineStack>();
-  stack->threads = choose_threads(options);
-  stack->executor_options.isa = choose_isa(options.isa);
-  stack->model = load_model(resolve_model_path(options.model_path), options.chat_template_path);
-  stack->context_tokens = choose_context(options, *stack->model);
+  stack->threads = choose_threads(loaded);
+  stack->executor_options.isa = choose_isa(loaded);
+  stack->model = load_model(resolve_model_path({options.model_path, origin_of(loaded, "model")}),
+                            {options.chat_template_path, origin_of(loaded, "chat-template")});
+  stack->context_tokens = choose_context(loaded, *stack->model);
   const auto kv_type = kvcache::kv_type_from_name(options.kv_type);
-  if (!kv_type) throw StartupError("--kv-type: " + options.kv_type + " is not in this build");
+  if (!kv_type) {
+    throw StartupError(origin_of(loaded, "kv-type") + ": " + options.kv_type +
+                       " is not in this build");
+  }
   stack->geometry = stack->model->config.kv_geometry(*kv_type, kvcache::kBlockTokens);
-  stack->num_blocks = choose_blocks(options, stack->geometry);
+  stack->num_blocks = choose_blocks(loaded, stack->geometry);
   stack->executor_options.num_threads = stack->threads.threads;
   stack->executor_options.max_step_tokens = options.step_tokens;
   stack->executor_options.max_sequences = options.max_sequences;
@@ -139,15 +165,18 @@ std::unique_ptr<EngineStack> build_engine_stack(const config::ServeOptions& opti
   stack->memory = sum_memory(options, *stack);
   stack->memory_limit = memory_limit("");
   const std::string refusal = memory_refusal(stack->memory, stack->memory_limit);
-  if (!refusal.empty()) throw StartupError(refusal);
+  if (!refusal.empty()) {
+    throw StartupError(refusal + "; lower one of: " + memory_origins(loaded));
+  }
 
   try {
     stack->storage = std::make_unique<kvcache::KvStorage>(stack->geometry, stack->num_blocks);
     stack->executor = std::make_unique<runtime::CpuExecutor>(
         stack->executor_options, stack->model->config, stack->model->weights, *stack->storage);
   } catch (const std::bad_alloc&) {
-    throw StartupError("the system refuses " + bytes_text(stack->memory.total_bytes()) +
-                       " of address space (see ulimit -v); lower --kv-budget");
+    throw StartupError(
+        "the system refuses " + bytes_text(stack->memory.total_bytes()) +
+        " of address space (see ulimit -v); lower one of: " + memory_origins(loaded));
   }
   engine::EngineOptions engine_options;
   engine_options.geometry = stack->geometry;
@@ -159,7 +188,7 @@ std::unique_ptr<EngineStack> build_engine_stack(const config::ServeOptions& opti
   engine_options.model_hash = runtime::model_hash(*stack->model->text.file, stack->model->config);
   engine_options.prefix_cache = options.prefix_cache;
   stack->engine = std::make_unique<engine::Engine>(engine_options, *stack->executor, stack->clock);
-  stack->info = model_info(options, *stack, engine_options.model_hash);
+  stack->info = model_info(loaded, *stack, engine_options.model_hash);
   return stack;
 }
 
@@ -175,7 +204,8 @@ void log_engine_stack(const EngineStack& stack, const config::ServeOptions& opti
     spdlog::info("memory: {} for {} ({})", bytes_text(part.bytes), part.name, part.how);
   }
   spdlog::info(
-      "memory: {} in all; {} is {}", bytes_text(stack.memory.total_bytes()),
+      "memory: {} in all (weights and KV arena are exact, the rest is estimated); {} is {}",
+      bytes_text(stack.memory.total_bytes()),
       stack.memory_limit.limit_bytes == 0 ? "no limit" : bytes_text(stack.memory_limit.limit_bytes),
       stack.memory_limit.limit_bytes == 0 ? "known" : "the " + stack.memory_limit.reason);
   const std::string warning = memory_warning(stack.memory, stack.memory_limit);
@@ -186,8 +216,10 @@ void log_engine_stack(const EngineStack& stack, const config::ServeOptions& opti
   const std::uint64_t useful =
       stack.geometry.blocks_for(stack.context_tokens) * options.max_sequences;
   if (stack.num_blocks > useful) {
-    spdlog::info("KV room: {} running contexts need {} blocks; the other {} only keep prefixes",
-                 options.max_sequences, useful, stack.num_blocks - useful);
+    spdlog::info("KV room: {} running {} {} blocks; the other {} only keep prefixes",
+                 options.max_sequences,
+                 options.max_sequences == 1 ? "context needs" : "contexts need", useful,
+                 stack.num_blocks - useful);
   } else if (kv_tokens < stack.context_tokens) {
     spdlog::warn("KV room: {} tokens are fewer than the context; longer requests are refused",
                  kv_tokens);

@@ -5,7 +5,7 @@
 #include "cli/load_model.h"
 #include "cli/machine.h"
 #include "cli/memory_sum.h"
-#include "config/options.h"
+#include "config/load.h"
 #include "core/clock.h"
 #include "engine/engine.h"
 #include "kvcache/kv_storage.h"
@@ -34,8 +34,8 @@ struct EngineStack {
   server::ModelInfo info;
 };
 
-/// Throws StartupError naming the option and the numbers.
-[[nodiscard]] std::unique_ptr<EngineStack> build_engine_stack(const config::ServeOptions& options);
+/// Throws StartupError naming where the option was set, the numbers and what is allowed.
+[[nodiscard]] std::unique_ptr<EngineStack> build_engine_stack(const config::LoadedOptions& loaded);
 
 /// What was built and what it may hold, line by line, to the log.
 void log_engine_stack(const EngineStack& stack, const config::ServeOptions& options);

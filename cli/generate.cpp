@@ -3,6 +3,7 @@
 #include "cli/commands.h"
 #include "cli/engine_stack.h"
 #include "cli/logging.h"
+#include "cli/standard_streams.h"
 #include "cli/startup_error.h"
 #include "config/cli_flags.h"
 #include "config/option_table.h"
@@ -91,7 +92,8 @@ int print_answer(server::Generation& generation, WakeSignal& wake, const Clock& 
   while (!generation.done()) {
     for (const server::ChoiceDelta& delta : generation.poll()) {
       if (!delta.text.empty() && !timings.first_text) timings.first_text = clock.now();
-      std::cout << delta.text << std::flush;
+      std::cout << delta.text;
+      finish_output();  // a reader that is gone, or a full disk, ends the work
       if (delta.error) {
         std::cout << '\n';
         std::fprintf(stderr, "kvasir: %s\n", line_escaped(delta.error->message).c_str());
@@ -120,7 +122,7 @@ void print_timings(const server::Usage& usage, const Timings& timings, const std
                seconds(timings.finished - timings.submitted), rate, finish.c_str());
 }
 
-int run(const GenerateFlags& flags, config::ServeOptions options) {
+int run(const GenerateFlags& flags, config::LoadedOptions loaded) {
   std::string prompt = flags.prompt;
   if (!flags.has_prompt) {
     prompt.assign(std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>());
@@ -128,10 +130,11 @@ int run(const GenerateFlags& flags, config::ServeOptions options) {
   if (!server::is_utf8(prompt) || (flags.system && !server::is_utf8(*flags.system))) {
     throw StartupError("generate: the prompt is not UTF-8");
   }
+  config::ServeOptions& options = loaded.options;
   options.max_sequences = 1;
   options.max_waiting = 1;
   start_logging(flags.quiet ? "error" : options.log_level, "text");
-  const auto stack = build_engine_stack(options);
+  const auto stack = build_engine_stack(loaded);
   log_engine_stack(*stack, options);
   server::GenerateService service(stack->info, *stack->engine, *stack->model->text.tokenizer,
                                   stack->model->chat_template.get(), stack->clock);
@@ -183,7 +186,7 @@ Command add_generate(CLI::App& app) {
   const auto sources = config::add_option_flags(*command, config::kGenerate);
   return [flags, prompt, sources] {
     flags->has_prompt = prompt->count() > 0;
-    return run(*flags, config::load_options(*sources).options);
+    return run(*flags, config::load_options(*sources));
   };
 }
 

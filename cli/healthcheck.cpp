@@ -69,16 +69,19 @@ Result<std::string> ask(const addrinfo& address, const std::string& host) {
   return answer;
 }
 
-int check(const config::ServeOptions& options) {
+int check(const config::LoadedOptions& loaded) {
+  const config::ServeOptions& options = loaded.options;
   if (options.http_port == 0) {
-    throw StartupError("--http-port: 0 names no port to ask; allowed here: 1 to 65535");
+    throw StartupError(config::origin_of(loaded, "http-port") +
+                       ": 0 names no port to ask; allowed here: 1 to 65535");
   }
   const std::string host = reachable_host(options.host);
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* found = nullptr;
   if (getaddrinfo(host.c_str(), std::to_string(options.http_port).c_str(), &hints, &found) != 0) {
-    throw StartupError("--host: " + config::quoted(host) + " has no address");
+    throw StartupError(config::origin_of(loaded, "host") + ": " + config::quoted(host) +
+                       " has no address");
   }
   const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(found, &freeaddrinfo);
   const auto answer = ask(*found, host);
@@ -95,7 +98,7 @@ Command add_healthcheck(CLI::App& app) {
   CLI::App* command =
       app.add_subcommand("healthcheck", "Exit 0 if the daemon on this machine is ready, else 1");
   const auto sources = config::add_option_flags(*command, config::kHealthcheck);
-  return [sources] { return check(config::load_options(*sources).options); };
+  return [sources] { return check(config::load_options(*sources)); };
 }
 
 }  // namespace kvasir::cli

@@ -21,7 +21,9 @@ Command add_inspect(CLI::App& app) {
       "Say what is in a model file, what a token costs in the KV cache and what is supported");
   command->add_option("model", flags->model, "GGUF file, or default")->capture_default_str();
   command->add_flag("--json", flags->json, "Print one JSON object");
-  return [flags] { return run_inspect(resolve_model_path(flags->model), flags->json); };
+  return [flags] {
+    return run_inspect(resolve_model_path({flags->model, "command line: model"}).path, flags->json);
+  };
 }
 
 }  // namespace kvasir::cli

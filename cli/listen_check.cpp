@@ -13,14 +13,17 @@
 
 namespace kvasir::cli {
 
-void check_listen(const std::string& host, std::uint32_t port, const std::string& option) {
+void check_listen(const ListenAddress& address) {
+  const std::string& host = address.host;
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_PASSIVE;
   addrinfo* found = nullptr;
-  const int unknown = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
+  const int unknown =
+      getaddrinfo(host.c_str(), std::to_string(address.port).c_str(), &hints, &found);
   if (unknown != 0) {
-    throw StartupError("--host: " + config::quoted(host) + ": " + gai_strerror(unknown));
+    throw StartupError(address.host_origin + ": " + config::quoted(host) + ": " +
+                       gai_strerror(unknown) + "; allowed: an address or name of this machine");
   }
   const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(found, &freeaddrinfo);
   const int fd = socket(found->ai_family, found->ai_socktype | SOCK_CLOEXEC, 0);
@@ -32,8 +35,10 @@ void check_listen(const std::string& host, std::uint32_t port, const std::string
   const int why = errno;
   close(fd);
   if (taken) {
-    throw StartupError(option + ": cannot listen on " + host + ":" + std::to_string(port) + ": " +
-                       std::strerror(why));
+    const bool host_is_at_fault = why == EADDRNOTAVAIL || address.port == 0;
+    throw StartupError((host_is_at_fault ? address.host_origin : address.port_origin) +
+                       ": cannot listen on " + host + ":" + std::to_string(address.port) + ": " +
+                       std::strerror(why) + "; allowed: a free port of this machine");
   }
 }
 

@@ -8,7 +8,15 @@
 
 namespace kvasir::cli {
 
-/// Throws StartupError naming `option`, host and port. Port 0 checks the host only.
-void check_listen(const std::string& host, std::uint32_t port, const std::string& option);
+/// What to listen on, and where both parts were written (see config::origin_of).
+struct ListenAddress {
+  std::string host;
+  std::string host_origin;
+  std::uint32_t port = 0;
+  std::string port_origin;
+};
+
+/// Throws StartupError naming the origin, host and port. Port 0 checks the host only.
+void check_listen(const ListenAddress& address);
 
 }  // namespace kvasir::cli

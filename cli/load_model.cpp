@@ -18,25 +18,26 @@ namespace {
 constexpr const char* kDefaultModelFile = "kvasir/models/SmolLM2-135M-Instruct.Q4_1.gguf";
 constexpr std::uintmax_t kMaxTemplateBytes = 64U << 10U;
 
-std::string default_model_path() {
+std::string default_model_path(const std::string& origin) {
   const char* cache = std::getenv("XDG_CACHE_HOME");
   if (cache != nullptr && *cache == '/') return std::string(cache) + "/" + kDefaultModelFile;
   const char* home = std::getenv("HOME");
   if (home == nullptr || *home == '\0') {
-    throw StartupError("--model: default needs HOME or XDG_CACHE_HOME; name a GGUF file instead");
+    throw StartupError(origin + ": default needs HOME or XDG_CACHE_HOME; name a GGUF file instead");
   }
   return std::string(home) + "/.cache/" + kDefaultModelFile;
 }
 
-void require_regular_file(const std::string& path, const std::string& option,
-                          const std::string& hint) {
+std::string shown(const NamedPath& file) { return file.origin + ": " + config::quoted(file.path); }
+
+void require_regular_file(const NamedPath& file, const std::string& hint) {
   std::error_code error;
-  const auto status = std::filesystem::status(path, error);
-  const std::string name = option + ": " + config::quoted(path);
+  const auto status = std::filesystem::status(file.path, error);
+  const std::string name = shown(file);
   if (!std::filesystem::exists(status)) throw StartupError(name + " does not exist" + hint);
   if (!std::filesystem::is_regular_file(status))
     throw StartupError(name + " is not a regular file");
-  if (access(path.c_str(), R_OK) != 0) throw StartupError(name + " cannot be read");
+  if (access(file.path.c_str(), R_OK) != 0) throw StartupError(name + " cannot be read");
 }
 
 /// An absent key leaves the field empty; one of another type is the file's fault.
@@ -84,14 +85,10 @@ Result<void> check_size(const runtime::GgufFile& file, const char* key, std::siz
                                                 std::to_string(num_tokens));
 }
 
-std::unique_ptr<text::ChatTemplate> load_chat_template(const std::string& path,
-                                                       LoadedModel& model) {
-  if (!path.empty()) {
-    const std::string source = read_file(path, "--chat-template", kMaxTemplateBytes);
-    auto made = text::ChatTemplate::create(source, *model.text.tokenizer);
-    if (!made)
-      throw StartupError("--chat-template: " + config::quoted(path) + ": " + made.error().message);
-    return std::move(*made);
+std::unique_ptr<text::ChatTemplate> load_chat_template(const NamedPath& file, LoadedModel& model) {
+  if (!file.path.empty()) {
+    const std::string source = read_file(file, kMaxTemplateBytes);
+    return value_or_throw(text::ChatTemplate::create(source, *model.text.tokenizer), shown(file));
   }
   if (!model.text.chat_template_source) {
     model.chat_template_warning = "the model has no chat template: chat requests are refused";
@@ -106,11 +103,11 @@ std::unique_ptr<text::ChatTemplate> load_chat_template(const std::string& path,
 
 }  // namespace
 
-std::string resolve_model_path(const std::string& option) {
-  const bool is_default = option == "default";
-  const std::string path = is_default ? default_model_path() : option;
-  require_regular_file(path, "--model", is_default ? "; deploy/setup.sh fetches it" : "");
-  return path;
+NamedPath resolve_model_path(NamedPath option) {
+  const bool is_default = option.path == "default";
+  if (is_default) option.path = default_model_path(option.origin);
+  require_regular_file(option, is_default ? "; deploy/setup.sh fetches it" : "");
+  return option;
 }
 
 Result<text::Vocabulary> read_vocabulary(const runtime::GgufFile& file) {
@@ -153,44 +150,42 @@ Result<text::Vocabulary> read_vocabulary(const runtime::GgufFile& file) {
   return v;
 }
 
-TextModel load_text_model(const std::string& path) {
+TextModel load_text_model(const NamedPath& file) {
   TextModel model;
-  model.file = value_or_throw(runtime::GgufFile::open(path));
-  text::Vocabulary vocabulary = value_or_throw(read_vocabulary(*model.file));
-  model.tokenizer = value_or_throw(text::Tokenizer::create(vocabulary));
+  model.file = value_or_throw(runtime::GgufFile::open(file.path), file.origin);
+  text::Vocabulary vocabulary = value_or_throw(read_vocabulary(*model.file), file.origin);
+  model.tokenizer = value_or_throw(text::Tokenizer::create(vocabulary), shown(file));
   model.chat_template_source = std::move(vocabulary.chat_template);
   return model;
 }
 
-std::unique_ptr<LoadedModel> load_model(const std::string& path,
-                                        const std::string& chat_template_path) {
+std::unique_ptr<LoadedModel> load_model(const NamedPath& file, const NamedPath& chat_template) {
+  const std::string& origin = file.origin;
   auto model = std::make_unique<LoadedModel>();
-  model->text.file = value_or_throw(runtime::GgufFile::open(path));
-  model->config = value_or_throw(runtime::read_model_config(*model->text.file));
-  model->weights = value_or_throw(runtime::read_weights(*model->text.file, model->config));
-  text::Vocabulary vocabulary = value_or_throw(read_vocabulary(*model->text.file));
+  model->text.file = value_or_throw(runtime::GgufFile::open(file.path), origin);
+  model->config = value_or_throw(runtime::read_model_config(*model->text.file), origin);
+  model->weights = value_or_throw(runtime::read_weights(*model->text.file, model->config), origin);
+  text::Vocabulary vocabulary = value_or_throw(read_vocabulary(*model->text.file), origin);
   if (vocabulary.tokens.size() > model->config.vocab_size) {
     throw StartupError(
-        path + ": tokenizer.ggml.tokens has " + std::to_string(vocabulary.tokens.size()) +
+        shown(file) + ": tokenizer.ggml.tokens has " + std::to_string(vocabulary.tokens.size()) +
         " entries, more than the output head's " + std::to_string(model->config.vocab_size));
   }
-  model->text.tokenizer = value_or_throw(text::Tokenizer::create(vocabulary));
+  model->text.tokenizer = value_or_throw(text::Tokenizer::create(vocabulary), shown(file));
   model->text.chat_template_source = std::move(vocabulary.chat_template);
-  model->chat_template = load_chat_template(chat_template_path, *model);
+  model->chat_template = load_chat_template(chat_template, *model);
   return model;
 }
 
-std::string read_file(const std::string& path, const std::string& option,
-                      std::uintmax_t max_bytes) {
-  require_regular_file(path, option, "");
+std::string read_file(const NamedPath& file, std::uintmax_t max_bytes) {
+  require_regular_file(file, "");
   std::error_code error;
-  if (std::filesystem::file_size(path, error) > max_bytes || error) {
-    throw StartupError(option + ": " + config::quoted(path) + " is larger than " +
-                       std::to_string(max_bytes) + " bytes");
+  if (std::filesystem::file_size(file.path, error) > max_bytes || error) {
+    throw StartupError(shown(file) + " is larger than " + std::to_string(max_bytes) + " bytes");
   }
-  std::ifstream in(path, std::ios::binary);
+  std::ifstream in(file.path, std::ios::binary);
   std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
-  if (!in) throw StartupError(option + ": " + config::quoted(path) + " cannot be read");
+  if (!in) throw StartupError(shown(file) + " cannot be read");
   return text;
 }
 

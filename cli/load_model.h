@@ -3,6 +3,7 @@
 // fields of the other.
 #pragma once
 
+#include "cli/named_path.h"
 #include "core/result.h"
 #include "runtime/model/gguf_reader.h"
 #include "runtime/model/model_config.h"
@@ -16,10 +17,10 @@
 
 namespace kvasir::cli {
 
-/// The path behind --model: "default" is the file that deploy/setup.sh keeps below
+/// The file behind the option: "default" is the one that deploy/setup.sh keeps below
 /// ${XDG_CACHE_HOME:-~/.cache}. Throws StartupError for what is not a readable regular file (a FIFO
 /// would block for ever).
-[[nodiscard]] std::string resolve_model_path(const std::string& option);
+[[nodiscard]] NamedPath resolve_model_path(NamedPath option);
 
 /// The tokenizer.ggml.* keys. Errors: kInvalidModelFile naming the key.
 [[nodiscard]] Result<text::Vocabulary> read_vocabulary(const runtime::GgufFile& file);
@@ -30,7 +31,7 @@ struct TextModel {
   std::optional<std::string> chat_template_source;  // the file's own
 };
 /// Throws StartupError.
-[[nodiscard]] TextModel load_text_model(const std::string& path);
+[[nodiscard]] TextModel load_text_model(const NamedPath& file);
 
 struct LoadedModel {
   TextModel text;
@@ -40,14 +41,13 @@ struct LoadedModel {
       chat_template;  // null: none, or `chat_template_warning` says why
   std::string chat_template_warning;
 };
-/// `chat_template_path` replaces the file's template; empty keeps it. A bad template of the model
-/// file is only a warning, since completions do not need it; a bad file named by the operator is an
-/// error. Throws StartupError.
-[[nodiscard]] std::unique_ptr<LoadedModel> load_model(const std::string& path,
-                                                      const std::string& chat_template_path);
+/// `chat_template` replaces the file's template; an empty path keeps it. A bad template of the
+/// model file is only a warning, since completions do not need it; a bad file named by the operator
+/// is an error. Throws StartupError.
+[[nodiscard]] std::unique_ptr<LoadedModel> load_model(const NamedPath& file,
+                                                      const NamedPath& chat_template);
 
-/// Whole content of a regular file of at most `max_bytes`. Throws StartupError naming `option`.
-[[nodiscard]] std::string read_file(const std::string& path, const std::string& option,
-                                    std::uintmax_t max_bytes);
+/// Whole content of a regular file of at most `max_bytes`. Throws StartupError.
+[[nodiscard]] std::string read_file(const NamedPath& file, std::uintmax_t max_bytes);
 
 }  // namespace kvasir::cli

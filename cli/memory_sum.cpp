@@ -29,6 +29,9 @@ std::uint64_t MemorySum::total_bytes() const {
 MemorySum memory_sum(const MemoryInputs& in) {
   // A running sequence may hold a whole context; those that wait hold their prompts, of which a
   // full queue of longest ones is not to be expected: they are counted at a quarter of the context.
+  // So this part is an estimate and no bound: a full queue of longest prompts takes four times as
+  // much, and bodies that are being received (bounded by the door) are not in it. Keys and values
+  // are the part that is proved.
   const std::uint64_t running =
       in.max_sequences * (kSequenceFixedBytes + in.context_tokens * kSequenceBytesPerToken);
   const std::uint64_t waiting =
@@ -41,7 +44,7 @@ MemorySum memory_sum(const MemoryInputs& in) {
       {"tokenizer", in.vocabulary_tokens * kTokenizerBytesPerWord,
        "estimate: 1 KiB for each of " + std::to_string(in.vocabulary_tokens) + " words"},
       {"sequences and mailboxes", running + waiting,
-       "estimate: whole contexts running, a quarter context waiting"},
+       "estimate, no bound: a context for each running, a quarter for each waiting sequence"},
       {"process", kProcessBytes, "estimate: code, libraries, stacks"},
   }};
 }
@@ -53,7 +56,7 @@ std::string memory_refusal(const MemorySum& sum, const MemoryLimit& limit) {
   for (std::size_t i = 0; i < sum.parts.size(); ++i) {
     text += (i == 0 ? "" : " + ") + sum.parts[i].name + " " + bytes_text(sum.parts[i].bytes);
   }
-  return text + "; lower --kv-budget, --max-sequences or --context";
+  return text;
 }
 
 std::string memory_warning(const MemorySum& sum, const MemoryLimit& limit) {

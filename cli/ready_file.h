@@ -2,23 +2,28 @@
 // requests are served.
 #pragma once
 
+#include "cli/named_path.h"
+
 #include <cstdint>
-#include <string>
 
 namespace kvasir::cli {
 
+/// Throws StartupError when a ready file could not be made there: for the time before a model is
+/// loaded.
+void check_ready_file(const NamedPath& file);
+
 class ReadyFile {
  public:
-  /// Writes {"http_port":N,"grpc_port":N,"pid":N} beside `path` and renames it into place. Throws
+  /// Writes {"http_port":N,"grpc_port":N,"pid":N} beside the path and renames it into place. Throws
   /// StartupError.
-  ReadyFile(std::string path, std::uint16_t http_port, std::uint16_t grpc_port, std::int64_t pid);
+  ReadyFile(NamedPath file, std::uint16_t http_port, std::uint16_t grpc_port, std::int64_t pid);
   /// Removes it.
   ~ReadyFile();
   ReadyFile(const ReadyFile&) = delete;
   ReadyFile& operator=(const ReadyFile&) = delete;
 
  private:
-  std::string path_;
+  NamedPath file_;
 };
 
 }  // namespace kvasir::cli

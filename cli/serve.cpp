@@ -1,10 +1,12 @@
 // `kvasir serve`: loads, builds, opens both doors, runs until a signal and drains. Composition
 // only: every part is made elsewhere and knows nothing of the others' lifetimes.
+#include "cli/build_info.h"
 #include "cli/commands.h"
 #include "cli/engine_stack.h"
 #include "cli/listen_check.h"
 #include "cli/logging.h"
 #include "cli/ready_file.h"
+#include "cli/signals.h"
 #include "cli/startup_error.h"
 #include "config/cli_flags.h"
 #include "config/option_table.h"
@@ -15,13 +17,11 @@
 #include <CLI/CLI.hpp>
 #include <spdlog/spdlog.h>
 
-#include <csignal>
-#include <cstdio>
-#include <cstdlib>
-#include <ctime>
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <unistd.h>
 #ifdef KVASIR_WITH_GRPC
 #include "server/grpc/grpc_server.h"
@@ -36,35 +36,6 @@ constexpr std::chrono::milliseconds kDrainPoll{20};
 /// events.
 constexpr std::chrono::seconds kLastEvents{2};
 
-/// SIGTERM and SIGINT as values instead of handlers: they are blocked in every thread, since the
-/// mask is inherited, and taken by the main thread only.
-class Signals {
- public:
-  Signals() {
-    sigemptyset(&set_);
-    sigaddset(&set_, SIGTERM);
-    sigaddset(&set_, SIGINT);
-    pthread_sigmask(SIG_BLOCK, &set_, nullptr);
-    std::signal(SIGPIPE, SIG_IGN);
-  }
-  /// Waits for one of them.
-  [[nodiscard]] int wait() const {
-    int signal = 0;
-    while (sigwait(&set_, &signal) != 0) {
-    }
-    return signal;
-  }
-  /// Waits at most `time`; absent when none came.
-  [[nodiscard]] std::optional<int> wait_for(std::chrono::milliseconds time) const {
-    const timespec limit{.tv_sec = time.count() / 1000, .tv_nsec = time.count() % 1000 * 1'000'000};
-    const int signal = sigtimedwait(&set_, nullptr, &limit);
-    return signal > 0 ? std::optional(signal) : std::nullopt;
-  }
-
- private:
-  sigset_t set_{};
-};
-
 /// Both doors of the daemon; gRPC may be compiled out.
 class Doors {
  public:
@@ -74,6 +45,8 @@ class Doors {
     http.port = static_cast<std::uint16_t>(options.http_port);
     http.num_threads = options.http_threads;
     http.version = KVASIR_VERSION;
+    http.commit = build_commit();
+    http.build = build_type();
     http_ = std::make_unique<server::HttpServer>(http, service);
 #ifdef KVASIR_WITH_GRPC
     server::GrpcOptions grpc;
@@ -134,36 +107,44 @@ bool idle(const engine::EngineStatus& status, const Doors& doors) {
 /// Lets live requests finish. The doors stay open meanwhile, so that /readyz can say 503 and new
 /// requests learn why.
 void drain(EngineStack& stack, server::GenerateService& service, Doors& doors,
-           const Signals& signals, std::uint32_t grace_ms) {
+           std::uint32_t grace_ms) {
   const TimePoint deadline = stack.clock.now() + std::chrono::milliseconds(grace_ms);
   service.set_readiness(server::Readiness::kDraining);
   doors.publish_readiness();
   stack.engine->drain(deadline);
   while (!idle(service.status(), doors) && stack.clock.now() < deadline + kLastEvents) {
-    if (const auto second = signals.wait_for(kDrainPoll)) {
-      spdlog::warn("second signal ({}): ending at once", *second);
-      std::_Exit(128 + *second);
-    }
+    std::this_thread::sleep_for(kDrainPoll);
   }
+}
+
+void check_ports(const config::LoadedOptions& loaded) {
+  const config::ServeOptions& options = loaded.options;
+  const auto check = [&](std::uint32_t port, const char* option) {
+    check_listen({.host = options.host,
+                  .host_origin = config::origin_of(loaded, "host"),
+                  .port = port,
+                  .port_origin = config::origin_of(loaded, option)});
+  };
+  check(options.http_port, "http-port");
+#ifdef KVASIR_WITH_GRPC
+  check(options.grpc_port, "grpc-port");
+  if (options.http_port != 0 && options.http_port == options.grpc_port) {
+    throw StartupError(config::origin_of(loaded, "grpc-port") + ": " +
+                       std::to_string(options.grpc_port) + " is the HTTP port already (" +
+                       config::origin_of(loaded, "http-port") + "); allowed: another port, or 0");
+  }
+#endif
 }
 
 int serve(const config::LoadedOptions& loaded) {
   const config::ServeOptions& options = loaded.options;
-  const Signals signals;  // before any thread starts
   start_logging(options.log_level, options.log_format);
-  check_listen(options.host, options.http_port, "--http-port");
-#ifdef KVASIR_WITH_GRPC
-  check_listen(options.host, options.grpc_port, "--grpc-port");
-  if (options.http_port != 0 && options.http_port == options.grpc_port) {
-    throw StartupError("--grpc-port: " + std::to_string(options.grpc_port) +
-                       " is the HTTP port already");
-  }
-#endif
-  const auto stack = build_engine_stack(options);
-  if (const auto early = signals.wait_for(std::chrono::milliseconds(0))) {
-    spdlog::info("signal {} while loading: stopped", *early);
-    return 0;
-  }
+  SignalWatch signals;  // before any other thread starts
+  check_ports(loaded);
+  const NamedPath ready_path{options.ready_file, config::origin_of(loaded, "ready-file")};
+  if (!ready_path.path.empty()) check_ready_file(ready_path);
+  const auto stack = build_engine_stack(loaded);
+  signals.loaded();
   for (const std::string& warning : loaded.warnings) spdlog::warn(warning);
   log_engine_stack(*stack, options);
 
@@ -177,13 +158,13 @@ int serve(const config::LoadedOptions& loaded) {
                doors->http_port(), doors->grpc_port(), stack->info.served_name);
   std::optional<ReadyFile> ready_file;
   if (!options.ready_file.empty()) {
-    ready_file.emplace(options.ready_file, doors->http_port(), doors->grpc_port(), getpid());
+    ready_file.emplace(ready_path, doors->http_port(), doors->grpc_port(), getpid());
   }
 
   const int signal = signals.wait();
   spdlog::info("signal {}: draining for at most {} ms", signal, options.shutdown_grace_ms);
   ready_file.reset();
-  drain(*stack, service, *doors, signals, options.shutdown_grace_ms);
+  drain(*stack, service, *doors, options.shutdown_grace_ms);
   doors->stop();
   stack->engine->stop();
   engine_thread.join();

@@ -5,6 +5,8 @@
 #include "core/result.h"
 
 #include <stdexcept>
+#include <string>
+#include <utility>
 
 namespace kvasir::cli {
 
@@ -14,9 +16,10 @@ class StartupError : public std::runtime_error {
 };
 
 /// The value, or its error as an exception. Before "ready" only.
+/// The message opens with `origin`: the place that named what is at fault.
 template <typename T>
-T value_or_throw(Result<T> result) {
-  if (!result) throw StartupError(result.error().message);
+T value_or_throw(Result<T> result, const std::string& origin) {
+  if (!result) throw StartupError(origin + ": " + result.error().message);
   return std::move(*result);
 }
 

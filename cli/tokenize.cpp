@@ -51,8 +51,9 @@ std::vector<TokenId> parse_ids(const std::string& text, std::size_t vocabulary_s
   return ids;
 }
 
-int run(const TokenizeFlags& flags, const config::ServeOptions& options) {
-  const TextModel model = load_text_model(resolve_model_path(options.model_path));
+int run(const TokenizeFlags& flags, const config::LoadedOptions& loaded) {
+  const TextModel model = load_text_model(
+      resolve_model_path({loaded.options.model_path, config::origin_of(loaded, "model")}));
   const text::Tokenizer& tokenizer = *model.tokenizer;
   const std::string input = input_of(flags);
   if (flags.detokenize) {
@@ -62,7 +63,7 @@ int run(const TokenizeFlags& flags, const config::ServeOptions& options) {
   }
   if (!server::is_utf8(input)) throw StartupError("tokenize: the text is not UTF-8");
   const auto ids = value_or_throw(
-      tokenizer.encode(input, {.add_bos = flags.bos, .parse_special = flags.special}));
+      tokenizer.encode(input, {.add_bos = flags.bos, .parse_special = flags.special}), "tokenize");
   for (std::size_t i = 0; i < ids.size(); ++i) {
     if (flags.pieces) {
       std::cout << ids[i] << '\t' << line_escaped(tokenizer.token_bytes_with_special(ids[i]))
@@ -89,7 +90,7 @@ Command add_tokenize(CLI::App& app) {
   const auto sources = config::add_option_flags(*command, config::kTokenize);
   return [flags, text, sources] {
     flags->has_text = text->count() > 0;
-    return run(*flags, config::load_options(*sources).options);
+    return run(*flags, config::load_options(*sources));
   };
 }
 

@@ -45,20 +45,21 @@ void check_refused(const GgufWriter& writer, const std::string& key) {
   CHECK(vocabulary.error().message.find(key) != std::string::npos);
 }
 
-config::ServeOptions tiny_options() {
-  config::ServeOptions options;
+config::LoadedOptions tiny_options() {
+  config::LoadedOptions loaded;
+  config::ServeOptions& options = loaded.options;
   options.model_path = kTinyModel;
   options.kv_budget_bytes = 1U << 20U;
   options.threads = 1;
   options.max_sequences = 4;
   options.max_waiting = 4;
   options.step_tokens = 16;
-  return options;
+  return loaded;
 }
 
-void check_start_refused(const config::ServeOptions& options, const std::string& part) {
+void check_start_refused(const config::LoadedOptions& loaded, const std::string& part) {
   try {
-    (void)cli::build_engine_stack(options);
+    (void)cli::build_engine_stack(loaded);
   } catch (const cli::StartupError& error) {
     INFO(error.what());
     CHECK(std::string(error.what()).find(part) != std::string::npos);
@@ -120,28 +121,46 @@ TEST_CASE("build_engine_stack: a small model becomes an engine with whole blocks
 
 TEST_CASE("build_engine_stack: options that cannot hold together are refused with the numbers",
           "[cli]") {
-  config::ServeOptions options = tiny_options();
-  options.kv_budget_bytes = 100;
-  check_start_refused(options, "--kv-budget: 100 bytes is less than one block");
-  options = tiny_options();
-  options.context_tokens = 1U << 24U;
-  check_start_refused(options, "--context: 16777216 is more than the model's");
-  options = tiny_options();
-  options.kv_budget_bytes = 1ULL << 43U;
-  check_start_refused(options, "KV arena 8192.00 GiB");
-  options = tiny_options();
-  options.model_path = "/nonexistent.gguf";
-  check_start_refused(options, "--model: \"/nonexistent.gguf\" does not exist");
-  options = tiny_options();
-  options.chat_template_path = "/nonexistent.jinja";
-  check_start_refused(options, "--chat-template: \"/nonexistent.jinja\" does not exist");
+  config::LoadedOptions loaded = tiny_options();
+  loaded.options.kv_budget_bytes = 100;
+  loaded.origins["kv-budget"] = "k.toml:7: kv_budget";
+  check_start_refused(loaded, "k.toml:7: kv_budget: 100 bytes is less than one block");
+  loaded = tiny_options();
+  loaded.options.context_tokens = 1U << 24U;
+  loaded.origins["context"] = "environment: KVASIR_CONTEXT";
+  check_start_refused(loaded, "environment: KVASIR_CONTEXT: 16777216 is more than the model's");
+  loaded = tiny_options();
+  loaded.options.isa = "neon";
+  loaded.origins["isa"] = "k.toml:2: isa";
+  check_start_refused(loaded,
+                      "k.toml:2: isa: neon is not there; allowed on this CPU: auto, scalar");
+  loaded = tiny_options();
+  loaded.options.kv_budget_bytes = 1ULL << 43U;
+  loaded.origins["kv-budget"] = "command line: --kv-budget";
+  check_start_refused(loaded, "KV arena 8192.00 GiB");
+  check_start_refused(loaded, "kv-budget (command line: --kv-budget), max-sequences (default");
+  loaded = tiny_options();
+  loaded.options.served_model_name = ",";
+  check_start_refused(loaded, "default of --served-model-name: no name between the commas");
+  loaded = tiny_options();
+  loaded.options.model_path = "/nonexistent.gguf";
+  loaded.origins["model"] = "environment: KVASIR_MODEL";
+  check_start_refused(loaded, "environment: KVASIR_MODEL: \"/nonexistent.gguf\" does not exist");
+  loaded = tiny_options();
+  loaded.options.model_path = __FILE__;
+  loaded.origins["model"] = "environment: KVASIR_MODEL";
+  check_start_refused(loaded, "environment: KVASIR_MODEL: " __FILE__);
+  loaded = tiny_options();
+  loaded.options.chat_template_path = "/nonexistent.jinja";
+  loaded.origins["chat-template"] = "k.toml:1: chat_template";
+  check_start_refused(loaded, "k.toml:1: chat_template: \"/nonexistent.jinja\" does not exist");
 }
 
 TEST_CASE("build_engine_stack: a budget of exactly one block starts", "[cli]") {
-  config::ServeOptions options = tiny_options();
-  const std::uint64_t block = cli::build_engine_stack(options)->geometry.bytes_per_block();
-  options.kv_budget_bytes = block;
-  CHECK(cli::build_engine_stack(options)->num_blocks == 1);
-  options.kv_budget_bytes = block - 1;
-  check_start_refused(options, "is less than one block");
+  config::LoadedOptions loaded = tiny_options();
+  const std::uint64_t block = cli::build_engine_stack(loaded)->geometry.bytes_per_block();
+  loaded.options.kv_budget_bytes = block;
+  CHECK(cli::build_engine_stack(loaded)->num_blocks == 1);
+  loaded.options.kv_budget_bytes = block - 1;
+  check_start_refused(loaded, "is less than one block");
 }

@@ -1,12 +1,15 @@
 """The built binary as a user types it: exit codes, one line for each refusal, and the small commands."""
 
+import fcntl
 import json
 import os
 import pathlib
+import re
 import signal
 import socket
 import subprocess
 import time
+import urllib.request
 
 import pytest
 
@@ -78,6 +81,23 @@ def test_a_bad_variable_is_refused_by_name():
     assert "environment: KVASIR_THREADS" in refused("--model", MODEL, KVASIR_THREADS="0")
 
 
+@pytest.mark.parametrize("name, value, said", [
+    ("context", "100000", "more than the model's"), ("kv_budget", "5000000000000", "does not fit into memory"),
+    ("kv_budget", "100", "less than one block"), ("model", "/nonexistent.gguf", "does not exist"), ("model", __file__, "test_command_line"),
+    ("chat_template", "/nonexistent.jinja", "does not exist"), ("ready_file", "/nonexistent/ready", "folder that does not exist"),
+    ("host", "192.0.2.1", "cannot listen"), ("served_model_name", ",", "no name"),
+])
+def test_what_is_found_after_the_table_names_its_origin_too(tmp_path, name, value, said):
+    free = {"KVASIR_HTTP_PORT": "0", "KVASIR_GRPC_PORT": "0", "KVASIR_MODEL": MODEL}
+    variable = "KVASIR_" + name.upper()
+    message = refused(**free | {variable: value})
+    assert said in message and f"environment: {variable}" in message
+    path = tmp_path / "k.toml"
+    path.write_text(f"\n{name} = " + (value if value.isdigit() else f'"{value}"') + "\n")
+    message = refused("--config", path, **{key: text for key, text in free.items() if key != variable})
+    assert said in message and f"{path}:2: {name}" in message
+
+
 def test_a_fifo_as_model_does_not_block(tmp_path):
     os.mkfifo(tmp_path / "fifo")
     assert "not a regular file" in refused("--model", tmp_path / "fifo")
@@ -89,6 +109,8 @@ def test_a_taken_port_is_told_with_host_and_port():
         taken.listen()
         port = taken.getsockname()[1]
         assert f"127.0.0.1:{port}" in refused("--model", MODEL, "--http-port", port)
+        message = refused("--model", MODEL, KVASIR_HTTP_PORT=str(port))
+        assert f"127.0.0.1:{port}" in message and "environment: KVASIR_HTTP_PORT" in message
         assert "--grpc-port" in refused("--model", MODEL, "--http-port", 0, "--grpc-port", port)
 
 
@@ -110,7 +132,7 @@ def test_serve_writes_its_ready_file_answers_the_healthcheck_and_stops_on_a_sign
     assert process.returncode == 0, log
     assert not path.exists()
     assert list(tmp_path.iterdir()) == []
-    for said in ("threads: 1 (--threads decided)", "for weights", "for KV arena", "in all", "KVASIR_THREDS", "stopped"):
+    for said in ("threads: 1 (command line: --threads decided)", "for weights", "for KV arena", "in all", "KVASIR_THREDS", "stopped"):
         assert said in log, log
     done = run("healthcheck", "--http-port", ready["http_port"])
     assert done.returncode == 1 and "not ready" in done.stderr
@@ -163,10 +185,75 @@ def test_generate_refuses_what_the_validator_refuses():
     assert done.returncode == 2 and "temperature" in done.stderr and done.stdout == ""
 
 
+def small_commands():
+    return [("generate", "--model", MODEL, "--kv-budget", "1MiB", "--threads", "1", "--max-tokens", "4", "--quiet", "Hello"),
+            ("tokenize", "--model", MODEL, "Hello"), ("tokenize", "--model", MODEL, "--detokenize", "5 6"), ("inspect", MODEL),
+            ("inspect", MODEL, "--json"), ("config-doc",), ("--help",), ("--version",)]
+
+
+@pytest.mark.parametrize("command", small_commands(), ids=" ".join)
+@pytest.mark.parametrize("redirection", [">/dev/full", ">&-"], ids=["full", "closed"])
+def test_output_that_cannot_be_written_is_a_failure(command, redirection):
+    """All of them exited with 0, whatever became of what they printed."""
+    done = subprocess.run(["bash", "-c", f'"$0" "$@" {redirection}', BINARY, *command], capture_output=True, text=True,
+                          timeout=START_SECONDS, env=ENVIRONMENT, check=False)
+    assert done.returncode == 1, done
+    assert "standard output cannot be written" in done.stderr and done.stderr.count("\n") == 1, done.stderr
+
+
+def test_a_reader_that_leaves_ends_a_command_quietly():
+    done = subprocess.run(["bash", "-c", '"$0" inspect "$1" | head -1; exit ${PIPESTATUS[0]}', BINARY, MODEL], capture_output=True,
+                          text=True, timeout=START_SECONDS, env=ENVIRONMENT, check=False)
+    assert done.returncode in (0, 128 + signal.SIGPIPE) and done.stderr == "" and done.stdout.count("\n") == 1
+
+
+def test_an_unknown_command_and_a_missing_value_are_told_in_words():
+    done = run("sreve", "--http-port", "0")
+    assert done.returncode == 2 and '"sreve" is no command; allowed: serve, generate' in done.stderr
+    assert "config-doc" not in done.stderr
+    assert "--http-port: has no value; allowed: a whole number from 0 to 65535" in refused("--http-port")
+    assert "--http-port: has no value" in refused("--http-port", "--grpc-port", "0")
+    done = run("generate", "--seed")
+    assert done.returncode == 2 and "--seed: has no value" in done.stderr
+
+
+def test_a_log_that_nobody_reads_stops_neither_answers_nor_the_end(tmp_path):
+    """The end of the log pipe that is read holds one page; logging everything fills it long before the last answer."""
+    reading, writing = os.pipe()
+    fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 4096)
+    process = subprocess.Popen([BINARY, "serve", "--model", MODEL, "--http-port", "0", "--grpc-port", "0", "--kv-budget", "1MiB",
+                                "--threads", "1", "--log-level", "debug", "--served-model-name", "n" * 3000,
+                                "--ready-file", str(tmp_path / "ready")], stderr=writing, env=ENVIRONMENT)
+    os.close(writing)
+    end = time.monotonic() + START_SECONDS
+    while not (tmp_path / "ready").exists():
+        assert process.poll() is None and time.monotonic() < end, "no ready file"
+        time.sleep(0.01)
+    port = json.loads((tmp_path / "ready").read_text())["http_port"]
+    for _ in range(20):
+        assert run("healthcheck", "--http-port", port).returncode == 0
+    process.send_signal(signal.SIGHUP)
+    assert process.wait(timeout=START_SECONDS) == 0
+    os.close(reading)
+
+
+def test_the_version_names_commit_and_build(tmp_path):
+    process = serve("--ready-file", tmp_path / "ready")
+    port = wait_ready(process, tmp_path / "ready")["http_port"]
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/version", timeout=START_SECONDS) as answer:
+        said = json.load(answer)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=START_SECONDS)
+    checkout = (ROOT / ".git").exists()
+    assert re.fullmatch(r"[0-9a-f]{7,40}(-dirty)?" if checkout else "unknown", said["commit"]), said
+    assert re.match(r"\w+, (GNU|Clang) \d+", said["build"]), said
+
+
 def test_help_names_every_option_with_its_variable():
     done = run("serve", "--help")
     assert done.returncode == 0
-    for said in ("--kv-budget", "KVASIR_KV_BUDGET", "--ready-file", "1GiB"):
+    for said in ("--kv-budget", "KVASIR_KV_BUDGET", "--ready-file", "1GiB", "--kv-budget SIZE", "--threads N|auto", "--kv-type f32|f16|bf16",
+                 "--prefix-cache true|false", "--model FILE", "[default]"):
         assert said in done.stdout
 
 
