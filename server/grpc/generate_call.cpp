@@ -47,6 +47,7 @@ void GenerateCall::prepare(const StartFunction& start) {
     const std::lock_guard lock(mutex_);
     if (finished_) return;
     if (deadline_ <= std::chrono::system_clock::now()) {
+      preparing_ = false;
       fail_call(cancelled_status(), CancelCause::kDeadline);
       return;
     }
@@ -58,6 +59,7 @@ void GenerateCall::prepare(const StartFunction& start) {
                  }};
   Result<std::shared_ptr<Generation>> generation = guarded([&] { return start(std::move(call)); });
   const std::lock_guard lock(mutex_);
+  preparing_ = false;
   if (finished_) {  // the client left meanwhile
     if (generation) (*generation)->cancel(cancelled_cause());
     return;
@@ -104,6 +106,7 @@ void GenerateCall::pump_once() {
     return;
   }
   if (generation_->done()) {
+    ticket_.reset();
     finish_complete(*generation_);
     finished_ = true;
     generation_.reset();
@@ -147,6 +150,7 @@ void GenerateCall::fail_call(const grpc::Status& status, CancelCause cause) {
   finished_ = true;
   if (generation_ != nullptr) generation_->cancel(cause);
   generation_.reset();
+  if (!preparing_) ticket_.reset();
   finish_failed(status);
   watch_->started();
 }

@@ -94,14 +94,16 @@ class GenerateCall : public std::enable_shared_from_this<GenerateCall> {
       deadline_;  // of gRPC; the far future if the client set none
   const TimePoint arrival_ = SteadyClock().now();
   const std::shared_ptr<CallWorkers> workers_;
-  /// Given back with the call's memory, not with its end at the client: a call that was reset while
-  /// its task waits on the prepare thread still holds its message.
-  const std::unique_ptr<CallLimits::Ticket> ticket_;
   std::atomic<bool> gone_{false};       // nobody waits any more: what prepares may stop
   std::shared_ptr<SendWatch> watch_;    // from begin() on
   std::shared_ptr<GenerateCall> self_;  // keeps the reactor until gRPC is done with it
 
   std::mutex mutex_;  // guards what follows
+  /// Given back just before gRPC gets the call's end, when HTTP/2 still counts the stream. Not so
+  /// while the call is being prepared: one that was reset then still holds its message, and its
+  /// ticket goes with its memory.
+  std::unique_ptr<CallLimits::Ticket> ticket_;
+  bool preparing_ = true;
   std::shared_ptr<Generation> generation_;
   bool cancelled_ = false;
   bool finished_ = false;

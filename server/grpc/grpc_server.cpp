@@ -78,8 +78,8 @@ GrpcServer::GrpcServer(const GrpcOptions& options, GenerateService& service)
     return true;
   }();
   static_cast<void>(reflection_added);
-  // A quarter more than HTTP/2 lets be open: a call that has just ended is still counted when the
-  // client already begins the next one.
+  // A quarter more than HTTP/2 lets be open: a call that its client has just reset may still be
+  // counted when the client already begins the next one.
   const std::uint32_t streams = options.max_concurrent_streams;
   impl_->limits = std::make_shared<CallLimits>(CallBounds{streams + (streams / 4), kMaxLiveCalls});
   impl_->inference = make_inference_service(service, impl_->workers, impl_->limits);

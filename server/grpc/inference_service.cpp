@@ -56,6 +56,7 @@ class PreparedCall final : public ServerUnaryReactor,
       const Result<void> done =
           cancelled_.load() ? Result<void>(fail(ErrorCode::kCancelled, "the call was cancelled"))
                             : guarded(function);
+      ticket_.reset();  // before the end, as long as HTTP/2 counts the stream
       Finish(done ? grpc::Status::OK : status_of(done.error()));
       watch_->started();
     });
@@ -67,7 +68,7 @@ class PreparedCall final : public ServerUnaryReactor,
   }
 
  private:
-  const std::unique_ptr<CallLimits::Ticket> ticket_;
+  std::unique_ptr<CallLimits::Ticket> ticket_;
   const std::shared_ptr<SendWatch> watch_;
   std::shared_ptr<PreparedCall> self_;
   std::atomic<bool> cancelled_{false};
