@@ -150,7 +150,8 @@ std::vector<OptionRow> make_table() {
        .kind = K::kNumber,
        .member = &O::shutdown_grace_ms,
        .unit = "ms",
-       .help = "Time that live requests get to finish after SIGTERM or SIGINT.",
+       .help = "Time that live requests get to finish after SIGTERM, SIGINT or SIGHUP; a second "
+               "signal ends at once.",
        .max = 3'600'000},
       {.name = "ready-file",
        .kind = K::kPath,
@@ -275,6 +276,10 @@ variable that starts with `KVASIR_` and is no option is warned about, not refuse
 pods beside a service named kvasir. (For one named kvasir-http, set `enableServiceLinks: false`: its `KVASIR_HTTP_PORT`
 is a URL and will be refused.) Sizes are plain bytes or whole numbers with `KiB`, `MiB` or `GiB`; `KB`, `MB` and `GB`
 are refused, because people disagree on what they mean.
+
+The start prints a sum of memory and refuses one that does not fit. In it the weights and the KV arena (`kv_budget`, in
+whole blocks) are exact, and the arena is never exceeded. The parts for the tokenizer, for running and waiting
+sequences and for the process are estimates: a queue full of prompts as long as the context takes more.
 
 | flag | file key | environment | default | allowed | meaning |
 | --- | --- | --- | --- | --- | --- |
