@@ -21,12 +21,13 @@ def id_request(ids, **fields):
     return pb.CompleteRequest(prompt=[pb.Prompt(token_ids=pb.TokenIds(ids=ids))], **({"temperature": 0} | fields))
 
 
-def test_budget_far_below_the_sum_serves_every_request_to_its_end(start_daemon):
-    budget = 512 * BYTES_PER_TOKEN
-    daemon = start_daemon(kv_budget=budget)
-    requests = [id_request(prompts.token_ids(daemon, i, 10 + 14 * i), max_tokens=40, ignore_eos=True)
-                for i in range(20)]
-    assert sum(len(r.prompt[0].token_ids.ids) + 40 for r in requests) * BYTES_PER_TOKEN > 5 * budget
+def test_budget_far_below_the_sum_serves_every_request_to_its_end(daemon_with):
+    budget = 384 * BYTES_PER_TOKEN
+    daemon = daemon_with(kv_budget=budget)
+    before = daemon.status().finished_length_total
+    requests = [id_request(prompts.token_ids(daemon, i, 10 + 14 * i), max_tokens=20, ignore_eos=True)
+                for i in range(16)]
+    assert sum(len(r.prompt[0].token_ids.ids) + 20 for r in requests) * BYTES_PER_TOKEN > 5 * budget
     calls = [daemon.stub.Complete.future(r) for r in requests]
     peak = 0
     while not all(c.done() for c in calls):
@@ -35,9 +36,9 @@ def test_budget_far_below_the_sum_serves_every_request_to_its_end(start_daemon):
         time.sleep(0.01)
         assert status.live_blocks + status.free_blocks == status.total_blocks
         assert status.total_blocks * status.bytes_per_block <= budget
-    assert all(len(c.result().choices[0].token_ids) == 40 for c in calls)
+    assert all(len(c.result().choices[0].token_ids) == 20 for c in calls)
     assert peak > 0
-    assert daemon.status().finished_length_total == 20
+    assert daemon.status().finished_length_total == before + 16
     daemon.wait_idle()
 
 
@@ -84,18 +85,18 @@ def test_request_that_can_never_fit_is_refused_with_the_numbers(start_daemon):
     daemon.wait_idle()
 
 
-def test_the_longest_request_that_fits_runs_to_its_end(start_daemon):
+def test_the_longest_request_that_fits_runs_to_its_end(daemon_with):
     """Exactly the whole budget: prompt and answer fill every block."""
-    daemon = start_daemon(kv_budget=256 * BYTES_PER_TOKEN)
-    response = daemon.stub.Complete(id_request(prompts.token_ids(daemon, 4, 200), max_tokens=57, ignore_eos=True))
+    daemon = daemon_with(kv_budget=160 * BYTES_PER_TOKEN)
+    response = daemon.stub.Complete(id_request(prompts.token_ids(daemon, 4, 104), max_tokens=57, ignore_eos=True))
     assert len(response.choices[0].token_ids) == 57
     with pytest.raises(grpc.RpcError):
-        daemon.stub.Complete(id_request(prompts.token_ids(daemon, 4, 200), max_tokens=58))
+        daemon.stub.Complete(id_request(prompts.token_ids(daemon, 4, 104), max_tokens=58))
     daemon.wait_idle()
 
 
-def test_absent_max_tokens_of_chat_fills_what_the_budget_leaves(start_daemon):
-    daemon = start_daemon(kv_budget=160 * BYTES_PER_TOKEN)
+def test_absent_max_tokens_of_chat_fills_what_the_budget_leaves(daemon_with):
+    daemon = daemon_with(kv_budget=160 * BYTES_PER_TOKEN)
     response = daemon.stub.Chat(pb.ChatRequest(messages=[pb.ChatMessage(role="user", content="Count on and on.")],
                                                temperature=0, ignore_eos=True))
     assert response.choices[0].finish_reason == pb.FINISH_REASON_LENGTH
@@ -167,12 +168,12 @@ def test_ten_times_the_queue_at_once_answers_every_request(start_daemon):
     daemon.wait_idle()
 
 
-def test_prefix_shared_by_waiting_requests_is_charged_once_it_runs(start_daemon):
-    """Eight requests with one long prefix in a budget of two: all end, and each as alone."""
-    daemon = start_daemon(kv_budget=512 * BYTES_PER_TOKEN)
+def test_prefix_shared_by_waiting_requests_is_charged_once_it_runs(daemon_with):
+    """Six requests with one long prefix in a budget of less than two: all end, and each as alone."""
+    daemon = daemon_with(kv_budget=384 * BYTES_PER_TOKEN)
     prefix = prompts.token_ids(daemon, 7, 160)
-    requests = [id_request(prefix + prompts.token_ids(daemon, 20 + i, 30), max_tokens=30, logprobs=0)
-                for i in range(8)]
+    requests = [id_request(prefix + prompts.token_ids(daemon, 20 + i, 30), max_tokens=20, logprobs=0)
+                for i in range(6)]
     alone = [answers.of_grpc(daemon.stub.Complete(r)) for r in requests]
     together = crowd.at_once([lambda r=r: answers.of_grpc(daemon.stub.Complete(r)) for r in requests])
     assert together == alone

@@ -41,6 +41,12 @@ def gone(daemon) -> int:
     return daemon.status().cancelled_total.client_gone
 
 
+def admitted_since(daemon, before) -> int:
+    """prompt_tokens_total once the first request after `before` was admitted."""
+    return eventually(lambda: daemon.status().prompt_tokens_total > before.prompt_tokens_total
+                      and daemon.status().prompt_tokens_total, "the first was admitted")
+
+
 WAYS = ["fin", "rst"]
 
 
@@ -69,34 +75,39 @@ def test_leaving_a_request_that_does_not_stream(daemon, how):
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("how", WAYS)
-def test_leaving_the_queue_never_starts(start_daemon, how, stream):
-    daemon = start_daemon(max_sequences=1)
+def test_leaving_the_queue_never_starts(daemon_with, how, stream):
+    daemon = daemon_with(max_sequences=1)
     with daemon.unharmed():
+        before = daemon.status()
         first = RawClient(daemon, {"stream": True})
         first.read_events(1)
-        prompt_tokens = eventually(lambda: daemon.status().prompt_tokens_total, "the first was admitted")
+        prompt_tokens = admitted_since(daemon, before)
         queued = RawClient(daemon, {"stream": stream, "prompt": "Another"})
         eventually(lambda: daemon.status().waiting_sequences == 1, "the second request waits")
         queued.leave(how)
         eventually(lambda: daemon.status().waiting_sequences == 0, "it left the queue")
-        assert gone(daemon) == 1
+        assert gone(daemon) == before.cancelled_total.client_gone + 1
         first.leave("fin")
         daemon.wait_idle()
-        assert gone(daemon) == 2
+        assert gone(daemon) == before.cancelled_total.client_gone + 2
         assert daemon.status().prompt_tokens_total == prompt_tokens, "the queued prompt was never admitted"
 
 
 @pytest.mark.parametrize("how", WAYS)
-def test_leaving_during_the_prefill_of_a_long_prompt(start_daemon, how):
-    daemon = start_daemon(step_tokens=16)
+def test_leaving_during_the_prefill_of_a_long_prompt(daemon_with, how):
+    daemon = daemon_with(step_tokens=16)
     with daemon.unharmed():
-        client = RawClient(daemon, {"prompt": prompts.token_ids(daemon, 1, 4000), "max_tokens": 10})
-        eventually(lambda: daemon.status().computed_tokens_total >= 32, "the prefill has begun")
+        before = daemon.status()
+        prompt = prompts.token_ids(daemon, WAYS.index(how), 4000)
+        client = RawClient(daemon, {"prompt": prompt, "max_tokens": 10})
+        eventually(lambda: daemon.status().computed_tokens_total >= before.computed_tokens_total + 32,
+                   "the prefill has begun")
         client.leave(how)
         daemon.wait_idle()
         status = daemon.status()
-        assert status.cancelled_total.client_gone == 1 and status.generation_tokens_total == 0
-        assert status.computed_tokens_total < 4000, "the rest of the prompt was not computed"
+        assert gone(daemon) == before.cancelled_total.client_gone + 1
+        assert status.generation_tokens_total == before.generation_tokens_total
+        assert status.computed_tokens_total < before.computed_tokens_total + 4000, "the rest was not computed"
 
 
 def test_fifty_leave_at_once(daemon):
@@ -126,13 +137,14 @@ def test_leaving_after_the_last_token_counts_nothing_twice(daemon):
 
 @pytest.mark.parametrize("streaming", [False, True])
 @pytest.mark.parametrize("how", ["cancel", "deadline"])
-def test_leaving_the_queue_by_grpc_never_starts(start_daemon, how, streaming):
-    daemon = start_daemon(max_sequences=1)
+def test_leaving_the_queue_by_grpc_never_starts(daemon_with, how, streaming):
+    daemon = daemon_with(max_sequences=1)
     with daemon.unharmed():
+        before = daemon.status()
         request = pb.CompleteRequest(prompt=[pb.Prompt(text="Once")], max_tokens=2000, ignore_eos=True)
         first = daemon.stub.CompleteStream(request)
         next(first)
-        prompt_tokens = eventually(lambda: daemon.status().prompt_tokens_total, "the first was admitted")
+        prompt_tokens = admitted_since(daemon, before)
         method = daemon.stub.CompleteStream if streaming else daemon.stub.Complete.future
         queued = method(request, timeout=1.5 if how == "deadline" else 100)
         eventually(lambda: daemon.status().waiting_sequences == 1, "the second call waits")
@@ -143,26 +155,61 @@ def test_leaving_the_queue_by_grpc_never_starts(start_daemon, how, streaming):
             with pytest.raises(grpc.RpcError) as error:
                 next(queued) if streaming else queued.result()
             assert error.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
-            eventually(lambda: daemon.status().cancelled_total.deadline + daemon.status().finished_error_total == 1,
+            eventually(lambda: daemon.status().cancelled_total.deadline == before.cancelled_total.deadline + 1,
                        "counted as a deadline, by the door or by the planner")
         else:
-            eventually(lambda: daemon.status().cancelled_total.grpc_cancel == 1, "counted")
+            eventually(lambda: daemon.status().cancelled_total.grpc_cancel == before.cancelled_total.grpc_cancel + 1,
+                       "counted")
         first.cancel()
         daemon.wait_idle()
         assert daemon.status().prompt_tokens_total == prompt_tokens
 
 
-def test_timeout_in_the_queue_is_408_and_never_starts(start_daemon):
-    daemon = start_daemon(max_sequences=1)
+def test_timeout_in_the_queue_is_408_and_never_starts(daemon_with):
+    daemon = daemon_with(max_sequences=1)
+    before = daemon.status()
     first = RawClient(daemon, {"stream": True})
     first.read_events(1)
-    prompt_tokens = eventually(lambda: daemon.status().prompt_tokens_total, "the first was admitted")
+    prompt_tokens = admitted_since(daemon, before)
     for stream in (False, True):
         response = daemon.http.post("/v1/completions", json={"prompt": "x", "timeout_ms": 200, "stream": stream})
         assert response.status_code == 408 and response.json()["error"]["code"] == "deadline_exceeded"
     assert daemon.status().prompt_tokens_total == prompt_tokens
     first.leave("fin")
     daemon.wait_idle()
+
+
+@pytest.mark.parametrize("cause", ["client_gone", "grpc_cancel", "deadline", "stop_string"])
+def test_each_cause_of_an_abort_counts_once_in_the_metrics(daemon, cause):
+    request = pb.CompleteRequest(prompt=[pb.Prompt(text="Once")], max_tokens=2000, ignore_eos=True, temperature=0)
+
+    def aborts():
+        return {c: daemon.metric("kvasir_requests_total", finish_reason="abort", cause=c)
+                for c in ("client_gone", "grpc_cancel", "deadline", "slow_client", "drain")} | {
+                    "stop_string": daemon.metric("kvasir_requests_total", finish_reason="stop")}
+
+    daemon.wait_idle()
+    before = aborts()
+    if cause == "client_gone":
+        client = RawClient(daemon, {"stream": True})
+        client.read_events(2)
+        client.leave("fin")
+    elif cause == "grpc_cancel":
+        stream = daemon.stub.CompleteStream(request)
+        next(stream)
+        stream.cancel()
+    elif cause == "deadline":
+        response = daemon.http.post("/v1/completions", json={"prompt": "Once", "max_tokens": 2000, "ignore_eos": True,
+                                                             "timeout_ms": 300})
+        assert response.status_code == 408
+    else:
+        text = daemon.stub.Complete(pb.CompleteRequest(prompt=request.prompt, max_tokens=8, ignore_eos=True,
+                                                       temperature=0)).choices[0].text
+        before = aborts()
+        request.stop.append(text[3:])
+        assert daemon.stub.Complete(request).choices[0].stop_string
+    eventually(lambda: daemon.is_idle() and aborts() != before, "counted")
+    assert aborts() == before | {cause: before[cause] + 1}
 
 
 @pytest.mark.all
