@@ -211,11 +211,15 @@ TEST_CASE("HttpServer: timeout_ms that passes before the first event is a 408", 
   REQUIRE(eventually([&] { return server.executor.is_held(); }));
   Client client(server);
   client.send(post_bytes("/v1/completions",
-                         R"({"prompt":"hello","max_tokens":9,"timeout_ms":1,"stream":true})"));
-  REQUIRE(eventually([&] { return server.door->live_requests() == 2; }));
-  // The engine stands in the occupant's step: the request is in its mailbox at most, and its time
-  // runs out there.
-  const TimePoint late = server.clock.now() + std::chrono::milliseconds(50);
+                         R"({"prompt":"hello","max_tokens":9,"timeout_ms":50,"stream":true})"));
+  // The engine stands in the occupant's step: the request's time runs out in its mailbox, or on a
+  // slow machine on the way there, which must make no difference to the answer.
+  REQUIRE(eventually([&] {
+    const bool is_submitted = !server.engine->check_room(71).has_value();  // of 72
+    return is_submitted ||
+           Client(server).get("/metrics").body.find(R"(status="4xx")") != std::string::npos;
+  }));
+  const TimePoint late = server.clock.now() + std::chrono::milliseconds(60);
   REQUIRE(eventually([&] { return server.clock.now() > late; }));
   server.executor.open_gate();
   const ClientResponse response = client.read_response();
