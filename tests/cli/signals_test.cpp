@@ -14,6 +14,9 @@ using namespace kvasir::cli;
 
 namespace {
 
+/// Ends a child that a broken SignalWatch would leave hanging, so that its case fails instead.
+constexpr unsigned kWatchdogSeconds = 60;
+
 /// A forked process that tells its progress byte by byte.
 class Child {
  public:
@@ -24,6 +27,7 @@ class Child {
     REQUIRE(pid_ >= 0);
     if (pid_ == 0) {
       close(ends[0]);
+      alarm(kWatchdogSeconds);
       start_logging("error", "text", -1);  // what the signals say is not this test's output
       body([&] { (void)!write(ends[1], "x", 1); });
       _exit(77);

@@ -225,16 +225,20 @@ def test_a_log_that_nobody_reads_stops_neither_answers_nor_the_end(tmp_path):
                                 "--threads", "1", "--log-level", "debug", "--served-model-name", "n" * 3000,
                                 "--ready-file", str(tmp_path / "ready")], stderr=writing, env=ENVIRONMENT)
     os.close(writing)
-    end = time.monotonic() + START_SECONDS
-    while not (tmp_path / "ready").exists():
-        assert process.poll() is None and time.monotonic() < end, "no ready file"
-        time.sleep(0.01)
-    port = json.loads((tmp_path / "ready").read_text())["http_port"]
-    for _ in range(20):
-        assert run("healthcheck", "--http-port", port).returncode == 0
-    process.send_signal(signal.SIGHUP)
-    assert process.wait(timeout=START_SECONDS) == 0
-    os.close(reading)
+    try:
+        end = time.monotonic() + START_SECONDS
+        while not (tmp_path / "ready").exists():
+            assert process.poll() is None and time.monotonic() < end, "no ready file"
+            time.sleep(0.01)
+        port = json.loads((tmp_path / "ready").read_text())["http_port"]
+        for _ in range(20):
+            assert run("healthcheck", "--http-port", port).returncode == 0
+        process.send_signal(signal.SIGHUP)
+        assert process.wait(timeout=START_SECONDS) == 0
+    finally:
+        process.kill()
+        process.wait()
+        os.close(reading)
 
 
 def test_the_version_names_commit_and_build(tmp_path):
