@@ -12,27 +12,29 @@ import crowd
 import prompts
 from stubs import pb
 
-LENGTHS = [5, 600, 17, 64, 9, 33, 180, 12, 7, 96, 31, 128, 11, 250, 40, 6, 65, 20, 50, 8, 300, 15, 97, 24, 10, 45, 13,
-           70, 5, 32, 160, 22]  # tokens; around the block borders and far from them
+LENGTHS = [5, 530, 17, 63, 9, 31, 95, 12, 7, 94, 30, 127, 11, 260, 27, 6, 62, 20, 61, 8, 159, 15, 93, 24, 10, 29, 13, 60,
+           5, 32, 126, 22]  # tokens; many end just below a border of 32, so that answers grow over it
 SHARED_PREFIX_TOKENS = 70  # two full blocks of 32 and a piece
+BYTES_PER_TOKEN = 23040  # SmolLM2-135M, f16: 2 * 30 layers * 3 KV heads * 64 * 2 bytes
 DOORS = ["grpc", "grpc_stream", "rest", "rest_stream"]
 
 
 class Case:
     """One client's request; `ask` sends it through the case's own door or another."""
 
-    def __init__(self, daemon, number: int):
-        length = LENGTHS[number]
+    def __init__(self, daemon, number: int, num_prompt: int | None = None, **fields):
+        length = num_prompt or LENGTHS[number]
         prefix = prompts.token_ids(daemon, 1000, SHARED_PREFIX_TOKENS) if length > SHARED_PREFIX_TOKENS else []
         self.number = number
         self.prompt = prefix + prompts.token_ids(daemon, number, length - len(prefix))
         self.door = DOORS[number % 4]
-        self.fields = {"max_tokens": 14 + 9 * (number % 3), "logprobs": 2, "ignore_eos": number % 5 == 0}
+        self.fields = {"max_tokens": 10 + 5 * (number % 3), "logprobs": 2, "ignore_eos": number % 5 == 0}
         # Both kinds at every door.
         if (number // 4) % 2 == 0:
             self.fields |= {"temperature": 0.0}
         else:
             self.fields |= {"temperature": 0.8, "seed": 42 + number}
+        self.fields |= fields
 
     def ask(self, daemon, salt: str):
         fields = self.fields | {"cache_salt": salt}
@@ -95,65 +97,68 @@ def assert_as_alone(daemon, cases, alone, salt: str):
     assert not different, "\n".join(different)
 
 
-def test_thirty_two_clients_at_once_with_the_default_flags(daemon, cases, alone):
-    assert_as_alone(daemon, cases, alone, "crowd")
-
-
-@pytest.mark.parametrize(("step_tokens", "threads"), [(16, 1), (16, 2), (512, 1), (512, 2)])
-def test_step_budget_and_thread_count_change_nothing(start_daemon, cases, alone, step_tokens, threads):
-    daemon = start_daemon(step_tokens=step_tokens, threads=threads)
-    assert_as_alone(daemon, cases, alone, "cold")
+def crowd_twice(daemon, cases, alone):
+    """Cold, then warm: the second round finds the first one's prefixes."""
+    salt = f"crowd-{daemon.status().prompt_tokens_total}"  # new to a daemon that has served others
+    assert_as_alone(daemon, cases, alone, salt)
     cold = daemon.status()
-    assert_as_alone(daemon, cases, alone, "cold")  # the same salt: warm now
+    assert_as_alone(daemon, cases, alone, salt)
     warm = daemon.status()
-    hits = warm.prefix_hit_tokens_total - cold.prefix_hit_tokens_total
-    assert hits >= sum(32 * ((length - 1) // 32) for length in LENGTHS) // 2, "the second round must find its prefixes"
+    return cold, warm
+
+
+def test_thirty_two_clients_at_once_with_the_default_flags(daemon, cases, alone):
+    """The default flags are 512 tokens a step and two threads."""
+    assert_finds_prefixes(*crowd_twice(daemon, cases, alone))
+    daemon.wait_idle()
+
+
+@pytest.mark.parametrize(("step_tokens", "threads"), [(16, 1), (16, 2), (512, 1)])
+def test_step_budget_and_thread_count_change_nothing(daemon_with, cases, alone, step_tokens, threads):
+    daemon = daemon_with(step_tokens=step_tokens, threads=threads)
+    cold, warm = crowd_twice(daemon, cases, alone)
+    assert_finds_prefixes(cold, warm)
     assert warm.preemptions_total == 0, "the budget of this test has room for all"
     daemon.wait_idle()
 
 
-def smallest_budget(cases) -> int:
-    """Bytes with which the longest case fits and little else does; 23,040 bytes per token of SmolLM2-135M with f16."""
-    return (max(len(c.prompt) + c.fields["max_tokens"] for c in cases) + 64) * 23040
+def assert_finds_prefixes(cold, warm):
+    hits = warm.prefix_hit_tokens_total - cold.prefix_hit_tokens_total
+    assert hits >= sum(32 * ((length - 1) // 32) for length in LENGTHS) // 2, "the second round must find its prefixes"
 
 
 @pytest.mark.parametrize(("step_tokens", "threads"), [(16, 2), (512, 1)])
-def test_preemption_changes_nothing(start_daemon, cases, alone, step_tokens, threads):
-    daemon = start_daemon(step_tokens=step_tokens, threads=threads, kv_budget=smallest_budget(cases))
-    assert daemon.status().bytes_per_token == 23040
-    for salt in ("cold", "cold"):
-        assert_as_alone(daemon, cases, alone, salt)
+def test_budget_of_little_more_than_the_longest_changes_nothing(daemon_with, cases, alone, step_tokens, threads):
+    longest = max(len(c.prompt) + c.fields["max_tokens"] for c in cases)
+    daemon = daemon_with(step_tokens=step_tokens, threads=threads, kv_budget=(longest + 32) * BYTES_PER_TOKEN)
+    assert daemon.status().bytes_per_token == BYTES_PER_TOKEN
+    assert_as_alone(daemon, cases, alone, "crowd")
     daemon.wait_idle()
 
 
-@pytest.mark.parametrize("step_tokens", [16, 512])
-def test_growing_sequences_are_preempted_and_nobody_sees_it(start_daemon, step_tokens):
-    """Ten sequences start with a block each and need four in the end; the budget is twenty: whatever the order in
-    which they arrive, some must give way."""
-    daemon = start_daemon(step_tokens=step_tokens, kv_budget=20 * 32 * 23040)
+@pytest.fixture(scope="module")
+def growing(daemon):
+    """32 requests that start with one block and need two in the end, and their answers alone."""
+    requests = [Case(daemon, i, num_prompt=12 + 7 * i % 20, max_tokens=24, ignore_eos=True) for i in range(32)]
+    return requests, [request.ask(daemon, f"growing-{request.number}") for request in requests]
 
-    def ask(number, salt):
-        fields = {"temperature": 0.8, "seed": number} if number % 2 else {"temperature": 0.0}
-        return answers.of_grpc(daemon.stub.Complete(pb.CompleteRequest(
-            prompt=[pb.Prompt(text=prompts.text(number, 20))], max_tokens=90, ignore_eos=True, logprobs=1,
-            cache_salt=salt, **fields)))
 
-    solo = [ask(i, f"solo-{i}") for i in range(10)]
-    assert daemon.status().preemptions_total == 0
-    assert crowd.at_once([lambda n=i: ask(n, "crowd") for i in range(10)]) == solo
+@pytest.mark.parametrize(("step_tokens", "threads"), [(16, 1), (16, 2), (512, 1), (512, 2)])
+def test_preemption_changes_nothing(daemon_with, growing, step_tokens, threads):
+    """In ten blocks ten requests start. While others wait no block is free, so whatever the order in which they came,
+    the first that grows takes one from another."""
+    daemon = daemon_with(step_tokens=step_tokens, threads=threads, kv_budget=10 * 32 * BYTES_PER_TOKEN)
+    assert_as_alone(daemon, *growing, "crowd")
     status = daemon.status()
     assert status.preemptions_total > 0 and status.recomputed_tokens_total > 0
     daemon.wait_idle()
 
 
-@pytest.mark.parametrize("flags", [{"kv_type": "f32", "prefix_cache": "false"}, {"block_tokens": 16}],
-                         ids=["f32", "block16"])
-def test_other_cache_layouts_agree_with_their_own_solo_run(start_daemon, cases, flags):
+def test_another_cache_layout_agrees_with_its_own_solo_run(daemon_with, cases):
     """Bits are promised for one KV type; here the crowd is compared with what the same daemon gives alone."""
     some = cases[::4] + cases[9::8]
-    daemon = start_daemon(kv_budget=2 * smallest_budget(some), **flags)
+    daemon = daemon_with(kv_budget=1280 * BYTES_PER_TOKEN, kv_type="f32", prefix_cache="false")
     solo = [case.ask(daemon, f"solo-{case.number}") for case in some]
     assert_as_alone(daemon, some, solo, "crowd")
-    assert_as_alone(daemon, some, solo, "crowd")
-    assert (daemon.status().prefix_hit_tokens_total > 0) == ("prefix_cache" not in flags)
+    assert daemon.status().prefix_hit_tokens_total == 0
     daemon.wait_idle()
