@@ -3,6 +3,7 @@
 #include "core/check.h"
 #include "server/error_map.h"
 #include "server/utf8.h"
+#include "text/utf8.h"
 
 #include <iterator>
 #include <utility>
@@ -95,24 +96,7 @@ void write_top_map(const LogprobEntry& entry, JsonWriter& json) {
   json.end_object();
 }
 
-bool is_continuation(char c) { return (static_cast<unsigned char>(c) & 0xC0U) == 0x80U; }
-
-/// Text offsets of the entries: where each begins, in code points; `characters` is what began
-/// before, and is moved on.
-std::vector<std::uint64_t> text_offsets(const std::vector<LogprobEntry>& entries,
-                                        std::uint64_t& characters) {
-  std::vector<std::uint64_t> offsets;
-  for (const LogprobEntry& entry : entries) {
-    const std::string_view bytes = entry.chosen.bytes;
-    // A token that goes on inside a character begins where that character began.
-    const bool inside = !bytes.empty() && is_continuation(bytes.front()) && characters > 0;
-    offsets.push_back(inside ? characters - 1 : characters);
-    for (const char c : bytes) characters += is_continuation(c) ? 0 : 1;
-  }
-  return offsets;
-}
-
-void write_completion_logprobs(const std::vector<LogprobEntry>& entries, std::uint64_t& characters,
+void write_completion_logprobs(const std::vector<LogprobEntry>& entries, TextPosition& position,
                                JsonWriter& json) {
   json.begin_object();
   json.key("tokens").begin_array();
@@ -122,8 +106,8 @@ void write_completion_logprobs(const std::vector<LogprobEntry>& entries, std::ui
   json.end_array().key("top_logprobs").begin_array();
   for (const LogprobEntry& entry : entries) write_top_map(entry, json);
   json.end_array().key("text_offset").begin_array();
-  for (const std::uint64_t offset : text_offsets(entries, characters))
-    json.unsigned_integer(offset);
+  for (const LogprobEntry& entry : entries)
+    json.unsigned_integer(position.advance(entry.chosen.bytes));
   json.end_array().end_object();
 }
 
@@ -181,12 +165,30 @@ std::string printed_token(const TokenText& token) {
   return text;
 }
 
+std::uint64_t TextPosition::advance(std::string_view bytes) {
+  const std::size_t first_byte = unfinished_.size();
+  unfinished_ += bytes;
+  std::uint64_t offset = characters_;
+  std::size_t decoded = 0;
+  while (decoded < unfinished_.size()) {
+    const text::Utf8Prefix prefix =
+        text::utf8_prefix(std::string_view(unfinished_).substr(decoded));
+    // The last character that begins at or before the token's first byte is the one it begins in.
+    if (decoded <= first_byte) offset = characters_;
+    if (prefix.kind == text::Utf8Prefix::Kind::kUnfinished) break;
+    decoded += prefix.size_bytes;
+    ++characters_;  // of an ill-formed part, its U+FFFD
+  }
+  unfinished_.erase(0, decoded);
+  return offset;
+}
+
 void LogprobWriter::write(Endpoint endpoint, const std::vector<LogprobEntry>& entries,
                           JsonWriter& json) {
   if (endpoint == Endpoint::kChat) {
     write_chat_logprobs(entries, json);
   } else {
-    write_completion_logprobs(entries, characters_, json);
+    write_completion_logprobs(entries, position_, json);
   }
 }
 
@@ -264,10 +266,10 @@ void StreamAnswer::write_choice(JsonWriter& json, Part part, const ChoiceDelta& 
     json.null();
   }
   if (shape_.return_token_ids) {
-    if (with_tokens) {
-      json.key("token_ids");
-      write_ids(delta.token_ids, json);
-    }
+    // In every chunk, so that a client may join them unseen: which chunk has the last ids depends
+    // on when it was made.
+    json.key("token_ids");
+    write_ids(with_tokens ? delta.token_ids : std::vector<TokenId>(), json);
     if (first && shape_.endpoint == Endpoint::kCompletions) {
       json.key("prompt_token_ids");
       write_ids(generation.prompt_token_ids().at(delta.choice_index / shape_.choices_per_prompt),

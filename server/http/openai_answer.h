@@ -23,7 +23,7 @@ struct AnswerShape {
   std::string model;         // served name
   std::string system_fingerprint;
   bool logprobs = false;
-  bool return_token_ids = false;
+  bool return_token_ids = false;        // streams: see StreamAnswer
   bool include_usage = false;           // streams: a usage chunk at the end, "usage":null before it
   bool continuous_usage_stats = false;  // streams: running usage in every chunk
   std::uint32_t choices_per_prompt = 1;
@@ -36,6 +36,19 @@ struct AnswerShape {
 /// A token as a list of tokens shows it: its text, or bytes:\xe2\x80 when it is no UTF-8 by itself.
 [[nodiscard]] std::string printed_token(const TokenText& token);
 
+/// Where the tokens of one choice begin in its text, in code points of the text as it is delivered:
+/// ill-formed bytes count as the U+FFFD that stand for them.
+class TextPosition {
+ public:
+  /// Moves over one token and returns where it begins: inside a character that an earlier token
+  /// began, where that character does.
+  std::uint64_t advance(std::string_view bytes);
+
+ private:
+  std::uint64_t characters_ = 0;  // complete ones
+  std::string unfinished_;        // bytes of the next one
+};
+
 /// One choice's logprobs in the form of its endpoint; completions count text offsets over all
 /// calls.
 class LogprobWriter {
@@ -43,10 +56,11 @@ class LogprobWriter {
   void write(Endpoint endpoint, const std::vector<LogprobEntry>& entries, JsonWriter& json);
 
  private:
-  std::uint64_t characters_ = 0;  // code points that began so far
+  TextPosition position_;
 };
 
-/// Server-sent events of one streamed answer.
+/// Server-sent events of one streamed answer. With return_token_ids every choice of every chunk has
+/// "token_ids", empty where the chunk brings no tokens; joined, they are the whole answer's.
 class StreamAnswer {
  public:
   StreamAnswer(AnswerShape shape, std::uint32_t num_choices);

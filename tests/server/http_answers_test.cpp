@@ -157,6 +157,45 @@ TEST_CASE("HttpServer: completions list logprobs with the same decimals in both 
   CHECK(body["usage"]["completion_tokens"] == 6);
 }
 
+TEST_CASE("HttpServer: text offsets count the replacements of ill-formed bytes", "[server]") {
+  TestServer server;
+  Client client(server);
+  struct Case {
+    std::vector<TokenId> tokens;
+    std::string text;
+    std::vector<std::uint64_t> offsets;
+  };
+  const std::string replaced = "\xEF\xBF\xBD";
+  const std::vector<Case> cases = {
+      // Bytes that only go on with a character, and nothing to go on with: this was 0,0,0,0.
+      {{0x80, 0x80, 0x80, 0x80}, replaced + replaced + replaced + replaced, {0, 1, 2, 3}},
+      {{'a', 0xBF, 'b', 0xFF, 'c'}, "a" + replaced + "b" + replaced + "c", {0, 1, 2, 3, 4}},
+      // A character that is broken off is one replacement, and what breaks it off comes after it.
+      {{0xE2, 0x80, 'a', 'b'}, replaced + "ab", {0, 0, 1, 2}},
+      {{0xE2, kHello, 0x80, 'x'}, replaced + "hello" + replaced + "x", {0, 1, 6, 7}},
+      // A control token adds nothing; a character may go on behind it.
+      {{0xC3, kImStart, 0xA9, 'z'}, "\xC3\xA9z", {0, 0, 0, 1}},
+  };
+  for (const Case& with : cases) {
+    server.executor.set_script(with.tokens);
+    const std::string request =
+        R"({"prompt":"x","logprobs":0,"max_tokens":)" + std::to_string(with.tokens.size());
+    const json choice = client.post("/v1/completions", request + "}").json()["choices"][0];
+    INFO(choice.dump());
+    CHECK(choice["text"] == with.text);
+    CHECK(choice["logprobs"]["text_offset"] == json(with.offsets));
+    json streamed = json::array();
+    const std::string body = client.post("/v1/completions", request + R"(,"stream":true})").body;
+    for (const std::string& event : events_of(body)) {
+      if (event == "[DONE]") continue;
+      const json logprobs = json::parse(event)["choices"][0]["logprobs"];
+      if (logprobs.is_null()) continue;
+      for (const json& offset : logprobs["text_offset"]) streamed.push_back(offset);
+    }
+    CHECK(streamed == json(with.offsets));
+  }
+}
+
 TEST_CASE("HttpServer: several prompts and n number their choices prompt by prompt", "[server]") {
   TestServer server;
   Client client(server);
@@ -226,6 +265,45 @@ TEST_CASE("HttpServer: all choices of a streamed chat share one list of prompt i
   }
   CHECK(lists == 1);
   CHECK(json::parse(events_of(body).front()).contains("prompt_token_ids"));
+}
+
+TEST_CASE("HttpServer: with return_token_ids every chunk has token_ids, whenever it was made",
+          "[server]") {
+  TestServer server;
+  Client client(server);
+  const std::string completion = R"({"prompt":"x")";
+  const std::string chat = R"({"messages":[{"role":"user","content":"x"}])";
+  struct Case {
+    std::string path;
+    std::string body;
+    std::vector<TokenId> tokens;
+  };
+  // The last token makes text in one answer and none in the other; both once left the key out at
+  // times.
+  for (const Case& with : std::vector<Case>{{"/v1/completions", completion, {'a', 'b', 'c'}},
+                                            {"/v1/completions", completion, {'a', 'b', kImEnd}},
+                                            {"/v1/chat/completions", chat, {'a', 'b', 'c'}},
+                                            {"/v1/chat/completions", chat, {'a', 'b', kImEnd}}}) {
+    INFO(with.path << " " << with.tokens.back());
+    server.executor.set_script(with.tokens);
+    const std::string request =
+        with.body + R"(,"max_tokens":3,"return_token_ids":true,"stream":true)";
+    std::vector<TokenId> joined;
+    const std::string answer =
+        client.post(with.path, request + R"(,"stream_options":{"include_usage":true}})").body;
+    for (const std::string& event : events_of(answer)) {
+      if (event == "[DONE]") continue;
+      const json chunk = json::parse(event);
+      for (const json& choice : chunk["choices"]) {
+        REQUIRE(choice.contains("token_ids"));
+        for (const json& id : choice["token_ids"]) joined.push_back(id.get<TokenId>());
+      }
+    }
+    CHECK(joined == with.tokens);
+  }
+  const std::string without =
+      client.post("/v1/completions", completion + R"(,"max_tokens":3,"stream":true})").body;
+  CHECK(without.find("token_ids") == std::string::npos);
 }
 
 TEST_CASE("HttpServer: a connection serves request after request, streams and pipelined ones too",
