@@ -111,8 +111,9 @@ std::optional<std::int64_t> exact_integer(const json& value) {
   if (value.is_number_integer()) return value.get<std::int64_t>();
   if (!value.is_number_float()) return std::nullopt;
   const double number = value.get<double>();
-  // 2^63 is a double, the largest int64 is not.
-  if (!(number >= -0x1p63 && number < 0x1p63) || std::trunc(number) != number) return std::nullopt;
+  // Both ends are out: digits a little past int64 become just these doubles. The least int64 is
+  // still taken as plain digits, which are no double.
+  if (!(number > -0x1p63 && number < 0x1p63) || std::trunc(number) != number) return std::nullopt;
   return static_cast<std::int64_t>(number);
 }
 

@@ -211,6 +211,31 @@ TEST_CASE("HttpServer: fields in error name their path", "[server]") {
   }
 }
 
+TEST_CASE("HttpServer: integers past 64 bits are refused in every field, however near",
+          "[server]") {
+  TestServer server;
+  Client client(server);
+  // The JSON parser rounds these to doubles; the first two to -2^63, which once passed.
+  const std::vector<std::string> outside = {"-9223372036854775809", "-9223372036854775809.0",
+                                            "9223372036854775808",  "9223372036854775808.0",
+                                            "18446744073709551616", "-1e19"};
+  for (const std::string& digits : outside) {
+    for (const char* field :
+         {"seed", "max_tokens", "min_tokens", "n", "top_k", "priority", "timeout_ms", "logprobs"}) {
+      check_body(client, R"({"prompt":"x",")" + std::string(field) + "\":" + digits + "}",
+                 "invalid_type", field);
+    }
+    check_body(client, R"({"prompt":"x","stop_token_ids":[)" + digits + "]}", "invalid_type",
+               "stop_token_ids[0]");
+    check_body(client, R"({"prompt":[)" + digits + "]}", "invalid_type", "prompt[0]");
+  }
+  for (const char* seed : {"-9223372036854775808", "9223372036854775807", "16.0", "1e3", "-1e18"}) {
+    INFO(seed);
+    const std::string body = R"({"prompt":"x","max_tokens":1,"seed":)" + std::string(seed) + "}";
+    CHECK(client.post("/v1/completions", body).status == 200);
+  }
+}
+
 TEST_CASE("HttpServer: messages in error name their path", "[server]") {
   TestServer server;
   Client client(server);
