@@ -1,5 +1,7 @@
 #include "server/grpc/generate_call.h"
 
+#include "server/request_log.h"
+
 #include <algorithm>
 #include <chrono>
 
@@ -28,11 +30,12 @@ CancelCause cause_of(ErrorCode code) {
 
 GenerateCall::GenerateCall(grpc::CallbackServerContext& context,
                            std::shared_ptr<CallWorkers> workers,
-                           std::unique_ptr<CallLimits::Ticket> ticket)
+                           std::unique_ptr<CallLimits::Ticket> ticket, CallRecord record)
     : context_(context),
       deadline_(context.deadline()),
       workers_(std::move(workers)),
-      ticket_(std::move(ticket)) {}
+      ticket_(std::move(ticket)),
+      record_(std::move(record)) {}
 
 void GenerateCall::begin(StartFunction start) {
   self_ = shared_from_this();
@@ -48,12 +51,12 @@ void GenerateCall::prepare(const StartFunction& start) {
     if (finished_) return;
     if (deadline_ <= std::chrono::system_clock::now()) {
       preparing_ = false;
-      fail_call(cancelled_status(), CancelCause::kDeadline);
+      fail_call(cancelled_error(), CancelCause::kDeadline);
       return;
     }
   }
   CallStart call{.remaining_ms = remaining_ms(),
-                 .context = {.arrival = arrival_, .gone = &gone_, .keeps_answer = false},
+                 .context = {.arrival = record_.began, .gone = &gone_, .keeps_answer = false},
                  .wake = [weak = weak_from_this()] {  // may outlive the call: the engine's thread
                    if (const std::shared_ptr<GenerateCall> self = weak.lock()) self->post_pump();
                  }};
@@ -65,7 +68,7 @@ void GenerateCall::prepare(const StartFunction& start) {
     return;
   }
   if (!generation) {
-    fail_call(status_of(generation.error()), CancelCause::kGrpcCancel);
+    fail_call(generation.error(), CancelCause::kGrpcCancel);
     return;
   }
   generation_ = std::move(*generation);
@@ -83,13 +86,13 @@ void GenerateCall::pump() {
     pump_once();
     return {};
   });
-  if (!pumped && !finished_) fail_call(status_of(pumped.error()), CancelCause::kGrpcCancel);
+  if (!pumped && !finished_) fail_call(pumped.error(), CancelCause::kGrpcCancel);
 }
 
 /// Delivers what is ready, or ends the call. The lock is held, and no write is in flight.
 void GenerateCall::pump_once() {
   if (cancelled_) {
-    fail_call(cancelled_status(), cancelled_cause());
+    fail_call(cancelled_error(), cancelled_cause());
     return;
   }
   std::vector<ChoiceDelta> deltas = generation_->poll();
@@ -97,8 +100,11 @@ void GenerateCall::pump_once() {
     return delta.error.has_value();
   });
   if (failed != deltas.end()) {
-    fail_call(status_of(*failed->error), cause_of(failed->error->code));
+    fail_call(*failed->error, cause_of(failed->error->code));
     return;
+  }
+  for (const ChoiceDelta& delta : deltas) {
+    if (delta.finish) record_.outcome = outcome_name(*delta.finish);
   }
   if (!deltas.empty() && deliver(std::move(deltas), *generation_)) {
     writing_ = true;
@@ -107,6 +113,7 @@ void GenerateCall::pump_once() {
   }
   if (generation_->done()) {
     ticket_.reset();
+    record_.usage = generation_->usage();
     finish_complete(*generation_);
     finished_ = true;
     generation_.reset();
@@ -132,7 +139,7 @@ void GenerateCall::on_cancelled() {
   if (finished_) return;
   // The blocks come home now; the status waits for a write in flight, which fails at once.
   if (generation_ != nullptr) generation_->cancel(cancelled_cause());
-  if (!writing_) fail_call(cancelled_status(), cancelled_cause());
+  if (!writing_) fail_call(cancelled_error(), cancelled_cause());
 }
 
 void GenerateCall::on_stalled() {
@@ -142,16 +149,24 @@ void GenerateCall::on_stalled() {
 
 void GenerateCall::release() {
   watch_->call_done();
+  {
+    const std::lock_guard lock(mutex_);
+    log_call(record_);
+  }
   const std::shared_ptr<GenerateCall> last = std::move(self_);
 }
 
 /// Ends the call; what still runs of its generation is cancelled. The lock is held.
-void GenerateCall::fail_call(const grpc::Status& status, CancelCause cause) {
+void GenerateCall::fail_call(const Error& error, CancelCause cause) {
   finished_ = true;
-  if (generation_ != nullptr) generation_->cancel(cause);
+  if (generation_ != nullptr) {
+    generation_->cancel(cause);
+    record_.usage = generation_->usage();
+  }
+  set_failed(record_, error.code);
   generation_.reset();
   if (!preparing_) ticket_.reset();
-  finish_failed(status);
+  finish_failed(status_of(error));
   watch_->started();
 }
 
@@ -166,10 +181,9 @@ std::optional<std::int64_t> GenerateCall::remaining_ms() const {
   return std::max<std::int64_t>(remaining.count(), 1);
 }
 
-grpc::Status GenerateCall::cancelled_status() const {
-  if (deadline_passed())
-    return status_of({ErrorCode::kDeadlineExceeded, "the call's deadline passed", ""});
-  return status_of({ErrorCode::kCancelled, "the call was cancelled", ""});
+Error GenerateCall::cancelled_error() const {
+  if (deadline_passed()) return {ErrorCode::kDeadlineExceeded, "the call's deadline passed", ""};
+  return {ErrorCode::kCancelled, "the call was cancelled", ""};
 }
 
 CancelCause GenerateCall::cancelled_cause() const {

@@ -9,6 +9,7 @@
 #include "server/generate_service.h"
 #include "server/generation.h"
 #include "server/grpc/call_limits.h"
+#include "server/grpc/call_record.h"
 #include "server/grpc/convert.h"
 #include "server/grpc/send_watch.h"
 #include "server/grpc/wire.h"
@@ -58,13 +59,13 @@ class GenerateCall : public std::enable_shared_from_this<GenerateCall> {
 
  protected:
   GenerateCall(grpc::CallbackServerContext& context, std::shared_ptr<CallWorkers> workers,
-               std::unique_ptr<CallLimits::Ticket> ticket);
+               std::unique_ptr<CallLimits::Ticket> ticket, CallRecord record);
 
   /// The reactor's OnCancel: the client left, or the deadline passed.
   void on_cancelled();
   /// The reactor's OnWriteDone.
   void on_written(bool ok);
-  /// The reactor's OnDone: the last thing that happens to a call.
+  /// The reactor's OnDone: the last thing that happens to a call, and its line in the log.
   void release();
 
   /// Called with the lock held, on the pump thread. True: a write was started, and on_written()
@@ -82,17 +83,16 @@ class GenerateCall : public std::enable_shared_from_this<GenerateCall> {
   void post_pump();
   void pump();
   void pump_once();
-  void fail_call(const grpc::Status& status, CancelCause cause);
+  void fail_call(const Error& error, CancelCause cause);
   void on_stalled();
   [[nodiscard]] bool deadline_passed() const;
   [[nodiscard]] std::optional<std::int64_t> remaining_ms() const;
-  [[nodiscard]] grpc::Status cancelled_status() const;
+  [[nodiscard]] Error cancelled_error() const;
   [[nodiscard]] CancelCause cancelled_cause() const;
 
   grpc::CallbackServerContext& context_;  // lives until the call is finished and done
   const std::chrono::system_clock::time_point
       deadline_;  // of gRPC; the far future if the client set none
-  const TimePoint arrival_ = SteadyClock().now();
   const std::shared_ptr<CallWorkers> workers_;
   std::atomic<bool> gone_{false};       // nobody waits any more: what prepares may stop
   std::shared_ptr<SendWatch> watch_;    // from begin() on
@@ -103,6 +103,7 @@ class GenerateCall : public std::enable_shared_from_this<GenerateCall> {
   /// while the call is being prepared: one that was reset then still holds its message, and its
   /// ticket goes with its memory.
   std::unique_ptr<CallLimits::Ticket> ticket_;
+  CallRecord record_;
   bool preparing_ = true;
   std::shared_ptr<Generation> generation_;
   bool cancelled_ = false;
@@ -115,9 +116,9 @@ template <typename Response>
 class UnaryGenerateCall final : public GenerateCall, public grpc::ServerUnaryReactor {
  public:
   UnaryGenerateCall(grpc::CallbackServerContext& context, std::shared_ptr<CallWorkers> workers,
-                    std::unique_ptr<CallLimits::Ticket> ticket, const AnswerHead& head,
-                    grpc::ByteBuffer& out)
-      : GenerateCall(context, std::move(workers), std::move(ticket)), out_(out) {
+                    std::unique_ptr<CallLimits::Ticket> ticket, CallRecord record,
+                    const AnswerHead& head, grpc::ByteBuffer& out)
+      : GenerateCall(context, std::move(workers), std::move(ticket), std::move(record)), out_(out) {
     fill_head(head, response_);
   }
 
@@ -156,8 +157,9 @@ class StreamGenerateCall final : public GenerateCall,
                                  public grpc::ServerWriteReactor<grpc::ByteBuffer> {
  public:
   StreamGenerateCall(grpc::CallbackServerContext& context, std::shared_ptr<CallWorkers> workers,
-                     std::unique_ptr<CallLimits::Ticket> ticket, AnswerHead head)
-      : GenerateCall(context, std::move(workers), std::move(ticket)), head_(std::move(head)) {}
+                     std::unique_ptr<CallLimits::Ticket> ticket, CallRecord record, AnswerHead head)
+      : GenerateCall(context, std::move(workers), std::move(ticket), std::move(record)),
+        head_(std::move(head)) {}
 
   void OnCancel() override { on_cancelled(); }
   void OnWriteDone(bool ok) override { on_written(ok); }

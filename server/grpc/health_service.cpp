@@ -1,5 +1,6 @@
 #include "server/grpc/health_service.h"
 
+#include "server/grpc/call_record.h"
 #include "server/grpc/refused_stream.h"
 #include "server/grpc/wire.h"
 
@@ -33,8 +34,9 @@ ServingStatus status_for(bool known, bool serving) {
 /// guarded by the service's mutex; a watcher that falls behind skips to the newest status.
 class HealthService::Watcher final : public grpc::ServerWriteReactor<HealthCheckResponse> {
  public:
-  Watcher(HealthService& health, bool known, std::unique_ptr<CallLimits::Ticket> ticket)
-      : health_(health), known_(known), ticket_(std::move(ticket)) {}
+  Watcher(HealthService& health, bool known, std::unique_ptr<CallLimits::Ticket> ticket,
+          CallRecord record)
+      : health_(health), known_(known), ticket_(std::move(ticket)), record_(std::move(record)) {}
 
   /// The mutex is held.
   void update() {
@@ -42,6 +44,7 @@ class HealthService::Watcher final : public grpc::ServerWriteReactor<HealthCheck
     const ServingStatus status = status_for(known_, health_.serving_);
     if (cancelled_ || health_.shut_down_) {
       finished_ = true;
+      set_failed(record_, cancelled_ ? ErrorCode::kCancelled : ErrorCode::kDraining);
       Finish(cancelled_ ? grpc::Status(grpc::StatusCode::CANCELLED, "the watch was cancelled")
                         : grpc::Status(grpc::StatusCode::UNAVAILABLE, "the server shuts down"));
     } else if (written_ != status) {
@@ -67,6 +70,7 @@ class HealthService::Watcher final : public grpc::ServerWriteReactor<HealthCheck
     {
       const std::lock_guard lock(health_.mutex_);
       health_.watchers_.remove(this);
+      log_call(record_);
     }
     delete this;
   }
@@ -75,6 +79,7 @@ class HealthService::Watcher final : public grpc::ServerWriteReactor<HealthCheck
   HealthService& health_;
   const bool known_;
   const std::unique_ptr<CallLimits::Ticket> ticket_;
+  CallRecord record_;
   bool writing_ = false;
   bool cancelled_ = false;
   bool finished_ = false;
@@ -98,11 +103,16 @@ void HealthService::shut_down() {
 grpc::ServerUnaryReactor* HealthService::Check(grpc::CallbackServerContext* context,
                                                const HealthCheckRequest* request,
                                                HealthCheckResponse* response) {
+  CallRecord record{.method = "Health/Check"};
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   if (!is_known(request->service())) {
+    record.status = grpc::StatusCode::NOT_FOUND;
+    record.outcome = "unknown_service";
+    log_call(record);
     reactor->Finish({grpc::StatusCode::NOT_FOUND, "unknown service"});
     return reactor;
   }
+  log_call(record);
   const std::lock_guard lock(mutex_);
   response->set_status(status_for(true, serving_));
   reactor->Finish(grpc::Status::OK);
@@ -111,9 +121,14 @@ grpc::ServerUnaryReactor* HealthService::Check(grpc::CallbackServerContext* cont
 
 grpc::ServerWriteReactor<HealthCheckResponse>* HealthService::Watch(
     grpc::CallbackServerContext* context, const HealthCheckRequest* request) {
+  CallRecord record{.method = "Health/Watch"};
   Result<std::unique_ptr<CallLimits::Ticket>> ticket = limits_->enter(context->peer());
-  if (!ticket) return new RefusedStream<HealthCheckResponse>(status_of(ticket.error()));
-  auto* watcher = new Watcher(*this, is_known(request->service()), std::move(*ticket));
+  if (!ticket) {
+    log_call(std::move(record), tl::unexpected(ticket.error()));
+    return new RefusedStream<HealthCheckResponse>(status_of(ticket.error()));
+  }
+  auto* watcher =
+      new Watcher(*this, is_known(request->service()), std::move(*ticket), std::move(record));
   const std::lock_guard lock(mutex_);
   watchers_.push_back(watcher);
   watcher->update();

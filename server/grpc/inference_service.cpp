@@ -2,6 +2,7 @@
 
 #include "core/rng.h"
 #include "kvasir/v1/inference.grpc.pb.h"
+#include "server/grpc/call_record.h"
 #include "server/grpc/convert.h"
 #include "server/grpc/refused_stream.h"
 #include "server/grpc/send_watch.h"
@@ -13,6 +14,7 @@
 #include <atomic>
 #include <cstdio>
 #include <string>
+#include <string_view>
 #include <utility>
 
 namespace kvasir::server {
@@ -46,8 +48,11 @@ using RawInference = RawComplete<RawCompleteStream<RawChat<RawChatStream<
 class PreparedCall final : public ServerUnaryReactor,
                            public std::enable_shared_from_this<PreparedCall> {
  public:
-  PreparedCall(CallbackServerContext& context, std::unique_ptr<CallLimits::Ticket> ticket)
-      : ticket_(std::move(ticket)), watch_(std::make_shared<SendWatch>(context, [] {})) {}
+  PreparedCall(CallbackServerContext& context, std::unique_ptr<CallLimits::Ticket> ticket,
+               CallRecord record)
+      : ticket_(std::move(ticket)),
+        record_(std::move(record)),
+        watch_(std::make_shared<SendWatch>(context, [] {})) {}
 
   template <typename Function>
   void begin(Worker& prepare, Function function) {
@@ -56,6 +61,7 @@ class PreparedCall final : public ServerUnaryReactor,
       const Result<void> done =
           cancelled_.load() ? Result<void>(fail(ErrorCode::kCancelled, "the call was cancelled"))
                             : guarded(function);
+      if (!done) set_failed(record_, done.error().code);
       ticket_.reset();  // before the end, as long as HTTP/2 counts the stream
       Finish(done ? grpc::Status::OK : status_of(done.error()));
       watch_->started();
@@ -64,11 +70,13 @@ class PreparedCall final : public ServerUnaryReactor,
   void OnCancel() override { cancelled_.store(true); }
   void OnDone() override {
     watch_->call_done();
+    log_call(record_);
     const std::shared_ptr<PreparedCall> last = std::move(self_);
   }
 
  private:
   std::unique_ptr<CallLimits::Ticket> ticket_;
+  CallRecord record_;  // the prepare thread's up to Finish(), then OnDone's
   const std::shared_ptr<SendWatch> watch_;
   std::shared_ptr<PreparedCall> self_;
   std::atomic<bool> cancelled_{false};
@@ -91,44 +99,50 @@ class InferenceService final : public RawInference {
 
   ServerUnaryReactor* Complete(CallbackServerContext* context, const ByteBuffer* request,
                                ByteBuffer* out) override {
-    return unary<v1::CompleteResponse>(*context, start_complete(*request, false), "cmpl-", *out);
+    return unary<v1::CompleteResponse>(*context, "Complete", start_complete(*request, false),
+                                       "cmpl-", *out);
   }
   StreamReactor* CompleteStream(CallbackServerContext* context,
                                 const ByteBuffer* request) override {
-    return stream<v1::CompleteChunk>(*context, start_complete(*request, true), "cmpl-");
+    return stream<v1::CompleteChunk>(*context, "CompleteStream", start_complete(*request, true),
+                                     "cmpl-");
   }
   ServerUnaryReactor* Chat(CallbackServerContext* context, const ByteBuffer* request,
                            ByteBuffer* out) override {
-    return unary<v1::ChatResponse>(*context, start_chat(*request, false), "chatcmpl-", *out);
+    return unary<v1::ChatResponse>(*context, "Chat", start_chat(*request, false), "chatcmpl-",
+                                   *out);
   }
   StreamReactor* ChatStream(CallbackServerContext* context, const ByteBuffer* request) override {
-    return stream<v1::ChatChunk>(*context, start_chat(*request, true), "chatcmpl-");
+    return stream<v1::ChatChunk>(*context, "ChatStream", start_chat(*request, true), "chatcmpl-");
   }
 
   ServerUnaryReactor* Tokenize(CallbackServerContext* context, const ByteBuffer* request,
                                ByteBuffer* out) override {
-    return prepared(*context, [this, message = *request, out] { return tokenize(message, *out); });
+    return prepared(*context, "Tokenize",
+                    [this, message = *request, out] { return tokenize(message, *out); });
   }
   ServerUnaryReactor* Detokenize(CallbackServerContext* context, const ByteBuffer* request,
                                  ByteBuffer* out) override {
-    return prepared(*context,
+    return prepared(*context, "Detokenize",
                     [this, message = *request, out] { return detokenize(message, *out); });
   }
 
   // These two look at ready facts only, so they answer at once, however much there is to tokenise.
   ServerUnaryReactor* ListModels(CallbackServerContext* context, const ByteBuffer* request,
                                  ByteBuffer* out) override {
+    CallRecord record{.method = "ListModels"};
     v1::ListModelsRequest message;
     const Result<void> parsed = parse_message(*request, message);
     if (parsed) *out = serialize_message(models_message(service_.model()));
-    return answered(*context, parsed);
+    return answered(*context, std::move(record), parsed);
   }
   ServerUnaryReactor* GetStatus(CallbackServerContext* context, const ByteBuffer* request,
                                 ByteBuffer* out) override {
+    CallRecord record{.method = "GetStatus"};
     v1::GetStatusRequest message;
     const Result<void> parsed = parse_message(*request, message);
     if (parsed) *out = serialize_message(status_message(service_));
-    return answered(*context, parsed);
+    return answered(*context, std::move(record), parsed);
   }
 
  private:
@@ -163,37 +177,49 @@ class InferenceService final : public RawInference {
   }
 
   template <typename Response>
-  ServerUnaryReactor* unary(CallbackServerContext& context, StartFunction start,
-                            const char* id_prefix, ByteBuffer& out) {
+  ServerUnaryReactor* unary(CallbackServerContext& context, std::string_view method,
+                            StartFunction start, const char* id_prefix, ByteBuffer& out) {
+    const AnswerHead head = answer_head(id_prefix);
+    CallRecord record{.method = method, .id = head.id};
     Result<std::unique_ptr<CallLimits::Ticket>> ticket = limits_->enter(context.peer());
-    if (!ticket) return answered(context, tl::unexpected(ticket.error()));
+    if (!ticket) return answered(context, std::move(record), tl::unexpected(ticket.error()));
     const auto call = std::make_shared<UnaryGenerateCall<Response>>(
-        context, workers_, std::move(*ticket), answer_head(id_prefix), out);
+        context, workers_, std::move(*ticket), std::move(record), head, out);
     call->begin(std::move(start));
     return call.get();
   }
 
   template <typename Chunk>
-  StreamReactor* stream(CallbackServerContext& context, StartFunction start,
-                        const char* id_prefix) {
+  StreamReactor* stream(CallbackServerContext& context, std::string_view method,
+                        StartFunction start, const char* id_prefix) {
+    AnswerHead head = answer_head(id_prefix);
+    CallRecord record{.method = method, .id = head.id};
     Result<std::unique_ptr<CallLimits::Ticket>> ticket = limits_->enter(context.peer());
-    if (!ticket) return new RefusedStream<ByteBuffer>(status_of(ticket.error()));
+    if (!ticket) {
+      log_call(std::move(record), tl::unexpected(ticket.error()));
+      return new RefusedStream<ByteBuffer>(status_of(ticket.error()));
+    }
     const auto call = std::make_shared<StreamGenerateCall<Chunk>>(
-        context, workers_, std::move(*ticket), answer_head(id_prefix));
+        context, workers_, std::move(*ticket), std::move(record), std::move(head));
     call->begin(std::move(start));
     return call.get();
   }
 
   template <typename Function>
-  ServerUnaryReactor* prepared(CallbackServerContext& context, Function function) {
+  ServerUnaryReactor* prepared(CallbackServerContext& context, std::string_view method,
+                               Function function) {
+    CallRecord record{.method = method};
     Result<std::unique_ptr<CallLimits::Ticket>> ticket = limits_->enter(context.peer());
-    if (!ticket) return answered(context, tl::unexpected(ticket.error()));
-    const auto call = std::make_shared<PreparedCall>(context, std::move(*ticket));
+    if (!ticket) return answered(context, std::move(record), tl::unexpected(ticket.error()));
+    const auto call =
+        std::make_shared<PreparedCall>(context, std::move(*ticket), std::move(record));
     call->begin(workers_->prepare, std::move(function));
     return call.get();
   }
 
-  static ServerUnaryReactor* answered(CallbackServerContext& context, const Result<void>& result) {
+  static ServerUnaryReactor* answered(CallbackServerContext& context, CallRecord record,
+                                      const Result<void>& result) {
+    log_call(std::move(record), result);
     ServerUnaryReactor* reactor = context.DefaultReactor();
     reactor->Finish(result ? grpc::Status::OK : status_of(result.error()));
     return reactor;

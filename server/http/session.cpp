@@ -3,6 +3,7 @@
 #include "core/rng.h"
 #include "server/error_map.h"
 #include "server/http/routes.h"
+#include "server/request_log.h"
 
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/post.hpp>
@@ -62,10 +63,6 @@ Response whole_response(const WholeAnswer& answer, const Generation& generation)
     spdlog::error("an answer could not be put together: {}", failure.what());
     return error_response({ErrorCode::kInternal, failure.what(), {}});
   }
-}
-
-std::string_view outcome_of(FinishReason reason) {
-  return reason == FinishReason::kStop ? "stop" : "length";
 }
 
 }  // namespace
@@ -305,7 +302,7 @@ void HttpSession::pump() {
   std::vector<ChoiceDelta> deltas = generation_->poll();
   for (const ChoiceDelta& delta : deltas) {
     if (delta.error) return fail_answer(*delta.error);
-    if (delta.finish) current_.outcome = outcome_of(*delta.finish);
+    if (delta.finish) current_.outcome = outcome_name(*delta.finish);
   }
   if (stream_) {
     pump_stream(std::move(deltas));
@@ -481,14 +478,13 @@ void HttpSession::record_request() {
   if (!std::exchange(current_.active, false)) return;
   shared_.live_requests.fetch_sub(1);
   shared_.metrics.count_request(current_.route, current_.method, current_.status);
-  const auto elapsed = shared_.clock.now() - current_.began;
-  spdlog::info(
-      "http request id={} method={} route={} status={} ms={} prompt_tokens={} cached_tokens={} "
-      "completion_tokens={} outcome={}",
-      current_.id, current_.method, current_.route, current_.status,
-      std::chrono::duration_cast<std::chrono::milliseconds>(elapsed).count(),
-      current_.usage.prompt_tokens, current_.usage.cached_tokens, current_.usage.completion_tokens,
-      current_.outcome.empty() ? std::string_view("-") : current_.outcome);
+  std::string request = "http request id=" + current_.id + " method=";
+  request.append(current_.method).append(" route=").append(current_.route);
+  log_request(request, {.status = std::to_string(current_.status),
+                        .began = current_.began,
+                        .ended = shared_.clock.now(),
+                        .usage = current_.usage,
+                        .outcome = current_.outcome});
 }
 
 /// Shuts our side and waits for the client's end, so that unread bytes of its request do not turn

@@ -1,5 +1,6 @@
 """The gRPC door with grpcio: calls, streams, cancellation, deadlines, health, reflection, status details."""
 
+import re
 import threading
 
 import grpc
@@ -360,3 +361,63 @@ def test_draining_ends_streams_with_unavailable_and_health_says_so(start_daemon)
     follower.join(timeout=60)
     assert seen[:2] == [health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING]
     assert daemon.process.wait(timeout=60) == 0
+
+
+CALL_LINE = re.compile(r"grpc request id=(\S+) method=(\S+) status=(\S+) ms=\d+ prompt_tokens=(\d+) "
+                       r"cached_tokens=\d+ completion_tokens=(\d+) outcome=(\S+)$", re.MULTILINE)
+
+
+def test_every_call_leaves_one_line_without_the_clients_words(daemon):
+    daemon.wait_idle()
+    seen = len(daemon.log())
+    stub, secret = daemon.stub, "Xylophone-7391"
+    whole = stub.Complete(complete_request(secret, ignore_eos=True))
+    streamed = list(stub.CompleteStream(complete_request(secret, ignore_eos=True)))[-1]
+    chat = stub.Chat(chat_request(secret))
+    list(stub.ChatStream(chat_request(secret, max_tokens=1)))
+    stub.Tokenize(pb.TokenizeRequest(prompt=secret))
+    stub.Detokenize(pb.DetokenizeRequest(tokens=[1]))
+    stub.ListModels(pb.ListModelsRequest())
+    for call in (lambda: stub.Complete(complete_request(secret, max_tokens=-1)),
+                 lambda: list(stub.CompleteStream(complete_request(secret, model=secret))),
+                 lambda: stub.Detokenize(pb.DetokenizeRequest(tokens=[-1]))):
+        with pytest.raises(grpc.RpcError):
+            call()
+    cut = stub.CompleteStream(long_request(91))
+    next(cut)
+    cut.cancel()
+    health = health_pb2_grpc.HealthStub(daemon.channel)
+    health.Check(health_pb2.HealthCheckRequest())
+    with pytest.raises(grpc.RpcError):
+        health.Check(health_pb2.HealthCheckRequest(service=secret))
+    watch = health.Watch(health_pb2.HealthCheckRequest())
+    next(watch)
+    watch.cancel()
+    sizes = [(r.usage.prompt_tokens, r.usage.completion_tokens) for r in (whole, streamed, chat)]
+    expected = [
+        ("Complete", "OK", "length"), ("CompleteStream", "OK", "length"), ("Chat", "OK", None), ("ChatStream", "OK", None),
+        ("Tokenize", "OK", "-"), ("Detokenize", "OK", "-"), ("ListModels", "OK", "-"),
+        ("Complete", "INVALID_ARGUMENT", "invalid_value"), ("CompleteStream", "NOT_FOUND", "model_not_found"),
+        ("Detokenize", "INVALID_ARGUMENT", "invalid_value"), ("CompleteStream", "CANCELLED", "cancelled"),
+        ("Health/Check", "OK", "-"), ("Health/Check", "NOT_FOUND", "unknown_service"),
+        ("Health/Watch", "CANCELLED", "cancelled"), ("GetStatus", "OK", "-")]
+
+    stub.GetStatus(pb.GetStatusRequest())
+
+    def lines():
+        found = CALL_LINE.findall(daemon.log()[seen:])
+        return found if len(found) >= len(expected) else None
+
+    found = eventually(lines, "a line of each call")
+    assert secret not in daemon.log()[seen:]
+    # A line is written when its call is over, which its client may know a moment earlier.
+    left = [(method, status, outcome) for _, method, status, _, _, outcome in found]
+    for method, status, outcome in expected:
+        outcomes = (outcome,) if outcome else ("stop", "length")
+        match = next((line for line in left if line[:2] == (method, status) and line[2] in outcomes), None)
+        assert match, (method, status, outcome, left)
+        left.remove(match)
+    assert left == []
+    by_id = {line[0]: (int(line[3]), int(line[4])) for line in found}
+    assert [by_id[r.id] for r in (whole, streamed, chat)] == sizes
+    assert any(line[1:3] == ("CompleteStream", "CANCELLED") and int(line[4]) > 0 for line in found)
