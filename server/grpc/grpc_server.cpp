@@ -4,12 +4,15 @@
 #include "server/grpc/health_service.h"
 #include "server/grpc/inference_service.h"
 
+#include <google/protobuf/stubs/logging.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/resource_quota.h>
+#include <spdlog/spdlog.h>
 
 #include <chrono>
 #include <stdexcept>
+#include <string>
 #include <utility>
 
 namespace kvasir::server {
@@ -21,6 +24,14 @@ constexpr std::uint32_t kMaxLiveCalls =
     1024;  // over all connections, as the HTTP door's connections
 constexpr std::size_t kMaxBufferedBytes = 256U << 20U;
 constexpr int kMaxThreads = 32;  // of gRPC's own: a few for callbacks, the rest bounds reflection
+
+/// Protobuf would write to stderr on its own, and clients can make it: by text that is not UTF-8.
+/// The call gets its error anyway.
+void log_protobuf(google::protobuf::LogLevel level, const char* /*file*/, int /*line*/,
+                  const std::string& message) {
+  const bool is_fatal = level == google::protobuf::LOGLEVEL_FATAL;  // Protobuf aborts next
+  spdlog::log(is_fatal ? spdlog::level::critical : spdlog::level::debug, "protobuf: {}", message);
+}
 
 void apply_settings(const GrpcOptions& options, grpc::ServerBuilder& builder) {
   builder.SetMaxReceiveMessageSize(static_cast<int>(options.max_receive_bytes));
@@ -73,11 +84,12 @@ struct GrpcServer::Impl {
 
 GrpcServer::GrpcServer(const GrpcOptions& options, GenerateService& service)
     : impl_(std::make_unique<Impl>(service)) {
-  static const bool reflection_added = [] {
+  static const bool process_set_up = [] {
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+    google::protobuf::SetLogHandler(&log_protobuf);
     return true;
   }();
-  static_cast<void>(reflection_added);
+  static_cast<void>(process_set_up);
   // A quarter more than HTTP/2 lets be open: a call that its client has just reset may still be
   // counted when the client already begins the next one.
   const std::uint32_t streams = options.max_concurrent_streams;
