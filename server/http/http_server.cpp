@@ -124,14 +124,14 @@ struct HttpServer::Impl {
     }
   }
 
-  /// A handler that throws (memory at its end) must not take the other connections with it.
+  /// Sessions end at their own failures; one in accepting must not take the connections with it.
   void run() {
     while (true) {
       try {
         io.run();
         return;
       } catch (const std::exception& failure) {
-        spdlog::error("an HTTP connection failed: {}", failure.what());
+        spdlog::error("a handler of the HTTP door failed: {}", failure.what());
       }
     }
   }

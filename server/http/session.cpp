@@ -14,6 +14,7 @@
 #include <cctype>
 #include <chrono>
 #include <exception>
+#include <type_traits>
 #include <utility>
 
 namespace kvasir::server {
@@ -102,7 +103,27 @@ HttpSession::HttpSession(asio::ip::tcp::socket socket, HttpShared& shared)
       write_deadline_(socket_.get_executor()),
       ping_(socket_.get_executor()) {}
 
+template <typename Function>
+void HttpSession::guarded(const Function& function) {
+  try {
+    function();
+  } catch (const std::exception& failure) {
+    on_failure(failure);
+  }
+}
+
+template <typename... Arguments>
+auto HttpSession::handler(void (HttpSession::*member)(Arguments...)) {
+  return [self = shared_from_this(), member](const std::decay_t<Arguments>&... arguments) {
+    self->guarded([&] { ((*self).*member)(arguments...); });
+  };
+}
+
 void HttpSession::start() {
+  guarded([this] { join(); });
+}
+
+void HttpSession::join() {
   {
     const std::lock_guard lock(shared_.sessions_mutex);
     shared_.sessions.insert(shared_from_this());
@@ -110,8 +131,7 @@ void HttpSession::start() {
   boost::system::error_code ignored;
   socket_.set_option(asio::ip::tcp::no_delay(true), ignored);
   header_timer_runs_ = true;  // a new connection has the header's time for its first request
-  read_deadline_.arm(shared_.options.header_timeout,
-                     [self = shared_from_this()] { self->on_read_timeout(); });
+  read_deadline_.arm(shared_.options.header_timeout, handler(&HttpSession::on_read_timeout));
   read();
 }
 
@@ -120,11 +140,7 @@ void HttpSession::start() {
 void HttpSession::read() {
   if (reading_ || phase_ == Phase::kClosed) return;
   reading_ = true;
-  socket_.async_read_some(
-      asio::buffer(read_buffer_),
-      [self = shared_from_this()](const boost::system::error_code& ec, std::size_t bytes) {
-        self->on_read(ec, bytes);
-      });
+  socket_.async_read_some(asio::buffer(read_buffer_), handler(&HttpSession::on_read));
 }
 
 void HttpSession::on_read(const boost::system::error_code& ec, std::size_t bytes) {
@@ -167,13 +183,12 @@ void HttpSession::process() {
       case RequestReader::Progress::kNeedMore:
         if (!reader_.head_done() && !inbox_.empty() && !std::exchange(header_timer_runs_, true)) {
           read_deadline_.arm(shared_.options.header_timeout,
-                             [self = shared_from_this()] { self->on_read_timeout(); });
+                             handler(&HttpSession::on_read_timeout));
         }
         return read();
       case RequestReader::Progress::kHeadDone:
         begin_request();
-        read_deadline_.arm(shared_.options.body_timeout,
-                           [self = shared_from_this()] { self->on_read_timeout(); });
+        read_deadline_.arm(shared_.options.body_timeout, handler(&HttpSession::on_read_timeout));
         if (reader_.head().expects_continue && inbox_.empty())
           send("HTTP/1.1 100 Continue\r\n\r\n");
         break;
@@ -205,8 +220,7 @@ void HttpSession::expect_request() {
   stream_head_sent_ = false;
   phase_ = Phase::kReading;
   header_timer_runs_ = false;
-  read_deadline_.arm(shared_.options.idle_timeout,
-                     [self = shared_from_this()] { self->on_read_timeout(); });
+  read_deadline_.arm(shared_.options.idle_timeout, handler(&HttpSession::on_read_timeout));
   process();
 }
 
@@ -258,7 +272,7 @@ void HttpSession::dispatch_post(const RouteMatch& match) {
   }
   WakeFunction wake = [weak = weak_from_this(), executor = socket_.get_executor()] {
     asio::post(executor, [weak] {
-      if (const auto self = weak.lock()) self->pump();
+      if (const auto self = weak.lock()) self->guarded([&self] { self->pump(); });
     });
   };
   // shared_ptr: a handler must be copyable for some executors; a request and an outcome are not.
@@ -275,7 +289,7 @@ void HttpSession::dispatch_post(const RouteMatch& match) {
     request.reset();
     const auto executor = self->socket_.get_executor();
     asio::post(executor, [self = std::move(self), outcome = std::move(outcome)] {
-      self->on_outcome(std::move(*outcome));
+      self->guarded([&] { self->on_outcome(std::move(*outcome)); });
     });
   });
 }
@@ -347,7 +361,8 @@ void HttpSession::build_whole() {
     generation.reset();
     const auto executor = self->socket_.get_executor();
     asio::post(executor, [self = std::move(self), response = std::move(response)] {
-      if (self->phase_ == Phase::kWorking) self->respond(std::move(*response));
+      if (self->phase_ != Phase::kWorking) return;
+      self->guarded([&] { self->respond(std::move(*response)); });
     });
   });
 }
@@ -381,11 +396,13 @@ void HttpSession::send_event_bytes(const std::string& events) {
 
 /// A stream that is silent for long says so, with its status before its first event if need be.
 void HttpSession::arm_ping() {
-  ping_.arm(shared_.options.ping_interval, [self = shared_from_this()] {
-    if (self->phase_ != Phase::kWorking || !self->stream_) return;
-    if (!self->write_in_flight_) self->send_event_bytes(": ping\n\n");
-    self->arm_ping();
-  });
+  ping_.arm(shared_.options.ping_interval, handler(&HttpSession::on_ping));
+}
+
+void HttpSession::on_ping() {
+  if (phase_ != Phase::kWorking || !stream_) return;
+  if (!write_in_flight_) send_event_bytes(": ping\n\n");
+  arm_ping();
 }
 
 // ---- writing ----
@@ -436,19 +453,16 @@ void HttpSession::write() {
 }
 
 void HttpSession::write_some() {
-  socket_.async_write_some(
-      asio::buffer(writing_) + written_bytes_,
-      [self = shared_from_this()](const boost::system::error_code& ec, std::size_t bytes) {
-        self->on_written(ec, bytes);
-      });
+  socket_.async_write_some(asio::buffer(writing_) + written_bytes_,
+                           handler(&HttpSession::on_written));
 }
 
 void HttpSession::arm_write_deadline() {
   deadline_armed_bytes_ = written_bytes_;
-  write_deadline_.arm(shared_.options.write_timeout, [self = shared_from_this()] {
-    self->abort(CancelCause::kSlowClient, "slow_client");
-  });
+  write_deadline_.arm(shared_.options.write_timeout, handler(&HttpSession::on_write_timeout));
 }
+
+void HttpSession::on_write_timeout() { abort(CancelCause::kSlowClient, "slow_client"); }
 
 void HttpSession::on_written(const boost::system::error_code& ec, std::size_t bytes) {
   written_bytes_ += bytes;
@@ -494,9 +508,16 @@ void HttpSession::linger() {
   inbox_.clear();
   boost::system::error_code ignored;
   socket_.shutdown(asio::ip::tcp::socket::shutdown_send, ignored);
-  read_deadline_.arm(shared_.options.linger_timeout,
-                     [self = shared_from_this()] { self->on_read_timeout(); });
+  read_deadline_.arm(shared_.options.linger_timeout, handler(&HttpSession::on_read_timeout));
   read();
+}
+
+/// Half a handler ran: nothing that the session would do next can be trusted.
+void HttpSession::on_failure(const std::exception& failure) {
+  spdlog::error("an HTTP connection failed: {}", failure.what());
+  const ErrorMapping& mapping = error_mapping(ErrorCode::kInternal);
+  if (current_.status == 0) current_.status = mapping.http_status;
+  abort(CancelCause::kClientGone, mapping.code);
 }
 
 void HttpSession::abort(CancelCause cause, std::string_view outcome) {

@@ -19,6 +19,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -76,7 +77,8 @@ class Deadline {
 class HttpSession : public std::enable_shared_from_this<HttpSession> {
  public:
   HttpSession(boost::asio::ip::tcp::socket socket, HttpShared& shared);
-  /// On the strand: joins the shared set and begins to read.
+  /// On the strand: joins the shared set and begins to read. A failure of our own in it or in what
+  /// follows (memory at its end) ends this connection alone, at once.
   void start();
   /// On the strand: ends the connection and what it runs.
   void close();
@@ -102,7 +104,15 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
     bool closes = false;  // the connection ends with it
   };
 
+  /// Runs what the strand was given for this session: an exception ends the session.
+  template <typename Function>
+  void guarded(const Function& function);
+  /// A member as a handler, which is guarded and keeps the session.
+  template <typename... Arguments>
+  [[nodiscard]] auto handler(void (HttpSession::*member)(Arguments...));
+
   // reading
+  void join();
   void read();
   void on_read(const boost::system::error_code& ec, std::size_t bytes);
   void keep_ahead(std::size_t bytes);
@@ -121,6 +131,7 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
   void fail_answer(const Error& error);
   void send_event_bytes(const std::string& events);
   void arm_ping();
+  void on_ping();
   // writing
   void refuse(const Error& error);
   void respond(Response response);
@@ -128,10 +139,12 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
   void write();
   void write_some();
   void arm_write_deadline();
+  void on_write_timeout();
   void on_written(const boost::system::error_code& ec, std::size_t bytes);
   // ending
   void finish_request();
   void record_request();
+  void on_failure(const std::exception& failure);
   void linger();
   void abort(CancelCause cause, std::string_view outcome);
   [[nodiscard]] ResponseContext response_context() const;

@@ -1,6 +1,7 @@
 // Clients that leave, do not read or do not finish: their work ends at once and nothing of it
 // stays.
 #include "server/http/request_reader.h"
+#include "tests/server/failing_memory.h"
 #include "tests/server/test_server.h"
 #include "tests/support/catch.h"
 
@@ -107,6 +108,44 @@ TEST_CASE("HttpServer: bodies of all clients together are bounded", "[server]") 
   CHECK(patient.get("/livez").status == 200);
   holders.clear();
   CHECK(eventually([&] { return answer().status == 200; }));
+}
+
+// What threw in a handler once left its connection open, and its sequence running, until the client
+// acted.
+TEST_CASE("HttpServer: a failure of our own ends its connection, and no other", "[server]") {
+  TestServer server;
+  Client other(server);
+  CHECK(other.get("/livez").status == 200);
+  const std::string bytes = post_bytes("/tokenize", std::string(3U << 20U, ' '));
+  Client client(server);
+  {
+    const FailingMemory failing(1U << 20U);  // the body's string must grow past it
+    client.send(bytes);
+    CHECK(client.at_end());
+  }
+  CHECK(eventually([&] { return server.door->live_requests() == 0; }));
+  CHECK(other.get("/metrics").body.find(R"(method="POST",status="5xx"} 1)") != std::string::npos);
+}
+
+TEST_CASE("HttpServer: a failure of our own while an answer is made ends its sequence",
+          "[server]") {
+  const std::string ahead(60U << 10U, 'x');
+  for (const std::string& body : {kWhole, kStream}) {
+    TestServer server;
+    server.executor.close_gate();
+    Client client(server);
+    client.send(post_bytes("/v1/completions", body));
+    REQUIRE(eventually([&] { return server.executor.is_held(); }));
+    {
+      const FailingMemory failing(40U << 10U);  // what is kept of bytes sent ahead needs more
+      client.send(ahead);
+      CHECK(client.at_end());
+    }
+    CHECK(eventually([&] { return server.door->live_requests() == 0; }));
+    server.executor.open_gate();
+    CHECK(eventually([&] { return cancelled(server, CancelCause::kClientGone) == 1; }));
+    CHECK(eventually([&] { return server.is_idle(); }));
+  }
 }
 
 TEST_CASE("HttpServer: a client that leaves in mid-stream ends its sequence", "[server]") {
