@@ -147,9 +147,9 @@ TEST_CASE("build_engine_stack: options that cannot hold together are refused wit
   loaded.origins["model"] = "environment: KVASIR_MODEL";
   check_start_refused(loaded, "environment: KVASIR_MODEL: \"/nonexistent.gguf\" does not exist");
   loaded = tiny_options();
-  loaded.options.model_path = __FILE__;
+  loaded.options.model_path = KVASIR_SOURCE_DIR "/README.md";
   loaded.origins["model"] = "environment: KVASIR_MODEL";
-  check_start_refused(loaded, "environment: KVASIR_MODEL: " __FILE__);
+  check_start_refused(loaded, "environment: KVASIR_MODEL: " KVASIR_SOURCE_DIR "/README.md");
   loaded = tiny_options();
   loaded.options.chat_template_path = "/nonexistent.jinja";
   loaded.origins["chat-template"] = "k.toml:1: chat_template";
