@@ -147,32 +147,29 @@ class InferenceService final : public RawInference {
 
  private:
   StartFunction start_complete(const ByteBuffer& request, bool streaming) {
-    return [this, request, streaming](CallStart start) -> Result<std::shared_ptr<Generation>> {
-      v1::CompleteRequest message;
-      if (Result<void> parsed = parse_message(request, message); !parsed)
-        return tl::unexpected(parsed.error());
-      Result<CompletionFields> fields = completion_fields(message);
-      if (!fields) return tl::unexpected(fields.error());
-      fields->stream = streaming;
-      limit_timeout(start, *fields);
-      // A unary call takes in its answer as it comes, whatever its client does.
-      start.context.keeps_answer = !streaming;
-      return service_.complete(*fields, std::move(start.wake), start.context);
-    };
+    return start(request, streaming, completion_fields, &GenerateService::complete);
   }
 
   StartFunction start_chat(const ByteBuffer& request, bool streaming) {
-    return [this, request, streaming](CallStart start) -> Result<std::shared_ptr<Generation>> {
-      v1::ChatRequest message;
+    return start(request, streaming, chat_fields, &GenerateService::chat);
+  }
+
+  /// Parses, converts and submits when the call's turn has come.
+  template <typename Message, typename Fields, typename Submit>
+  StartFunction start(const ByteBuffer& request, bool streaming,
+                      Result<Fields> (*fields_of)(const Message&), Submit submit) {
+    return [this, request, streaming, fields_of,
+            submit](CallStart start) -> Result<std::shared_ptr<Generation>> {
+      Message message;
       if (Result<void> parsed = parse_message(request, message); !parsed)
         return tl::unexpected(parsed.error());
-      Result<ChatFields> fields = chat_fields(message);
+      Result<Fields> fields = fields_of(message);
       if (!fields) return tl::unexpected(fields.error());
       fields->stream = streaming;
       limit_timeout(start, *fields);
       // A unary call takes in its answer as it comes, whatever its client does.
       start.context.keeps_answer = !streaming;
-      return service_.chat(*fields, std::move(start.wake), start.context);
+      return (service_.*submit)(*fields, std::move(start.wake), start.context);
     };
   }
 
