@@ -13,6 +13,7 @@
 #include <limits>
 #include <new>
 #include <string>
+#include <system_error>
 #include <vector>
 
 namespace kvasir::cli {
@@ -177,6 +178,9 @@ std::unique_ptr<EngineStack> build_engine_stack(const LoadedOptions& loaded) {
     throw StartupError(
         "the system refuses " + bytes_text(stack->memory.total_bytes()) +
         " of address space (see ulimit -v); lower one of: " + memory_origins(loaded));
+  } catch (const std::system_error& error) {
+    throw StartupError(origin_of(loaded, "threads") + ": the system refuses to start " +
+                       std::to_string(stack->threads.threads) + " threads: " + error.what());
   }
   engine::EngineOptions engine_options;
   engine_options.geometry = stack->geometry;

@@ -14,7 +14,7 @@ MODEL_FILE=SmolLM2-135M-Instruct.Q4_1.gguf
 MODEL_SHA256=b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53
 MIN_RUST=1.87
 
-PACKAGES=(ca-certificates cmake ninja-build g++ pkg-config ccache libgrpc++-dev protobuf-compiler-grpc libprotobuf-dev
+PACKAGES=(ca-certificates git cmake ninja-build g++ pkg-config ccache libgrpc++-dev protobuf-compiler-grpc libprotobuf-dev
   protobuf-compiler libboost-dev libboost-system-dev nlohmann-json3-dev libopenblas-dev libspdlog-dev catch2
   libcli11-dev libtomlplusplus-dev libexpected-dev python3 python3-venv python3-pip)
 

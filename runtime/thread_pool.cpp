@@ -48,9 +48,20 @@ struct ThreadPool::Impl {
         // Spinning while another thread waits for the core only delays it.
         spins(num_threads <= std::thread::hardware_concurrency() ? kSpins : 0) {
     threads.reserve(num_workers);
-    for (std::uint32_t i = 1; i <= num_workers; ++i) {
-      threads.emplace_back([this, i] { work(i); });
+    try {
+      for (std::uint32_t i = 1; i <= num_workers; ++i) {
+        threads.emplace_back([this, i] { work(i); });
+      }
+    } catch (...) {  // std::system_error: the system allows no more threads
+      join();
+      throw;
     }
+  }
+
+  void join() {
+    stop = true;
+    publish();
+    for (std::thread& thread : threads) thread.join();
   }
 
   void work(std::uint32_t worker_index) {
@@ -85,11 +96,7 @@ ThreadPool::ThreadPool(std::uint32_t num_threads) {
   impl_ = std::make_unique<Impl>(num_threads);
 }
 
-ThreadPool::~ThreadPool() {
-  impl_->stop = true;
-  impl_->publish();
-  for (std::thread& thread : impl_->threads) thread.join();
-}
+ThreadPool::~ThreadPool() { impl_->join(); }
 
 std::uint32_t ThreadPool::num_threads() const { return impl_->num_workers + 1; }
 

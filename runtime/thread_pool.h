@@ -20,7 +20,9 @@ struct WorkRange {
 
 class ThreadPool {
  public:
-  explicit ThreadPool(std::uint32_t num_threads);  // >= 1; starts num_threads - 1 workers
+  /// Starts num_threads - 1 workers; num_threads >= 1. Throws std::system_error when the system
+  /// allows no more threads.
+  explicit ThreadPool(std::uint32_t num_threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;

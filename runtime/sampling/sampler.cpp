@@ -100,16 +100,23 @@ void apply_penalties(const SampleInput& input, SamplerScratch& scratch) {
   }
 }
 
+/// NaN and -inf become -inf, +inf the largest float: differences of two logits are then never NaN.
+float bounded(float logit) {
+  // Both comparisons are false for NaN.
+  return logit > -kInfinity ? std::min(logit, std::numeric_limits<float>::max()) : -kInfinity;
+}
+
 /// Fills scratch.adjusted: the raw logits with everything that comes before the temperature.
 void adjust(const SampleInput& input, SamplerScratch& scratch) {
-  std::transform(input.logits.begin(), input.logits.end(), scratch.adjusted.begin(), [](float x) {
-    // Both comparisons are false for NaN.
-    return x > -kInfinity ? (x < kInfinity ? x : std::numeric_limits<float>::max()) : -kInfinity;
-  });
+  std::transform(input.logits.begin(), input.logits.end(), scratch.adjusted.begin(), bounded);
+  if (!changes_logits(input)) return;
   apply_penalties(input, scratch);
   for (const auto& [token, bias] : input.request->sampling.logit_bias) {
     scratch.adjusted[token] += bias;
   }
+  // A penalty near 0 divides a logit past the largest float.
+  std::transform(scratch.adjusted.begin(), scratch.adjusted.end(), scratch.adjusted.begin(),
+                 bounded);
   if (!bans_stop_tokens(input)) return;
   for (const TokenId token : input.request->stop.stop_token_ids) {
     if (token < scratch.adjusted.size()) scratch.adjusted[token] = -kInfinity;
