@@ -199,14 +199,14 @@ TEST_CASE("Sampler: the repetition penalty divides positive logits and multiplie
 
 TEST_CASE("Sampler: penalties and biases past the largest float still choose a token",
           "[runtime][sampling]") {
-  Row row = random_row({5.0F, 1.0F, 6.0F, 2.0F});
-  row.history = {0, 2, 2};
+  Row row = random_row({1.0F, 5.0F, 2.0F, 6.0F});
+  row.history = {1, 3, 3};
   row.request.sampling.repetition_penalty = 1.2e-38F;
   for (const float top_p : {1.0F, 0.9F}) {
     row.request.sampling.top_p = top_p;
     const SampledToken sampled = sample_row(row);
     CHECK_FALSE(sampled.all_banned);
-    CHECK((sampled.token == 0 || sampled.token == 2));  // both are at the largest float
+    CHECK((sampled.token == 1 || sampled.token == 3));  // both are at the largest float
   }
 }
 
