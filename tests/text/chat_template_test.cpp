@@ -228,6 +228,30 @@ TEST_CASE("ChatTemplate: output over the limit is refused", "[text]") {
   CHECK(over.error().code == ErrorCode::kInvalidTemplateInput);
 }
 
+TEST_CASE("ChatTemplate: a small value that prints as a huge one fails at the output's limit",
+          "[text]") {
+  const std::string doubled =
+      "{% set n = namespace(a=[]) %}{% for i in range(40) %}{% set n.a = [n.a, n.a] %}{% endfor %}";
+  const auto tokenizer = build_tokenizer(tiny_byte_level_vocabulary());
+  for (const char* print :
+       {"{{ n.a }}", "{{ n }}", "{{ n.a | tojson }}", "{{ n.a | string | length }}",
+        "{{ n.a | tojson(indent=messages[0].content * 2000) }}",
+        "{{ {'a': n.a} | tojson(indent=2) }}", "{{ raise_exception(n.a) }}",
+        "{% set m = namespace(l=[]) %}{% for i in range(300) %}{% set m.l = m.l + "
+        "[('x' * 10000) | tojson] %}{% endfor %}"}) {
+    INFO(print);
+    const auto chat_template =
+        ChatTemplate::create(doubled + print, *tokenizer, {.max_output_bytes = 1U << 20U});
+    REQUIRE(chat_template);
+    const auto segments = (*chat_template)->render({user("hi")}, false, kNow);
+    REQUIRE_FALSE(segments);
+    CHECK(segments.error().code == ErrorCode::kInvalidTemplateInput);
+    CHECK(segments.error().message.find("larger than 1048576 bytes") != std::string::npos);
+  }
+  const std::string indent = "{{ [1] | tojson(indent='-' * 1000) }}";
+  CHECK(shown(render(indent, {user("hi")})) == join({"[\n", std::string(64, '-'), "1\n]"}));
+}
+
 TEST_CASE("text bridge: a panic becomes a status and a message", "[text]") {
   kvasir_text_bytes error{nullptr, 0};
   CHECK(kvasir_text_panic_for_test(&error) == kKvasirTextInternal);

@@ -9,6 +9,7 @@ use minijinja::value::Serde;
 use minijinja::{Environment, Error, ErrorKind, Value};
 
 use crate::jinja::{self, RENDERING};
+use crate::python;
 use crate::template_source::prepare;
 use crate::{panic_message, Failure, Status};
 
@@ -49,6 +50,7 @@ impl ChatTemplate {
         let now = parse_time(now)?;
         on_large_stack(move || {
             RENDERING.set(jinja::Rendering { now, raised: None });
+            python::limit_output(self.limits.max_output_bytes);
             let mut output = BoundedOutput { bytes: Vec::new(), max_bytes: self.limits.max_output_bytes, full: false };
             let rendered = self
                 .environment
@@ -97,7 +99,7 @@ fn why_it_failed(error: &Error, output_full: bool, limits: RenderLimits) -> Fail
     if let Some(message) = RENDERING.with_borrow_mut(|rendering| rendering.raised.take()) {
         return Failure { status: Status::Raised, message };
     }
-    if output_full {
+    if output_full || python::is_output_used_up() {
         let message = format!("the template's output is larger than {} bytes", limits.max_output_bytes);
         return Failure { status: Status::Limit, message };
     }

@@ -32,7 +32,10 @@ pub fn environment() -> Result<Environment<'static>, Error> {
     let mut environment = Environment::new();
     environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
     environment.set_auto_escape_callback(|_| AutoEscape::None);
-    environment.set_formatter(|out, _, value| Ok(out.write_str(&python::display(value)?)?));
+    environment.set_formatter(|out, _, value| match value.as_str() {
+        Some(text) => Ok(out.write_str(text)?),
+        None => Ok(out.write_str(&python::display(value)?)?),
+    });
     minijinja_contrib::add_to_environment(&mut environment);
     add_functions(&mut environment);
     add_filters(&mut environment);
@@ -83,9 +86,8 @@ fn to_json(value: Value, keywords: Kwargs) -> Result<Value, Error> {
     let indent = match keywords.get::<Option<Value>>("indent")?.filter(|indent| !indent.is_none()) {
         None => None,
         Some(indent) => match indent.as_str() {
-            Some(text) => Some(text.to_string()),
-            // json.dumps takes any width; what a template can use is small, and a large one is only memory.
-            None => Some(" ".repeat(i64::try_from(indent)?.clamp(0, 64) as usize)),
+            Some(text) => Some(text.chars().take(python::MAX_INDENT).collect()),
+            None => Some(" ".repeat(i64::try_from(indent)?.clamp(0, python::MAX_INDENT as i64) as usize)),
         },
     };
     let separators = keywords.get::<Option<Value>>("separators")?.filter(|separators| !separators.is_none());

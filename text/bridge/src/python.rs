@@ -1,5 +1,8 @@
 //! How Python prints: `str()`, `repr()`, floats and `json.dumps`, over minijinja's values. Chat templates are written
-//! for Jinja on Python, and a model has seen exactly what that prints.
+//! for Jinja on Python, and a model has seen exactly what that prints. A small value can print as a huge one (a list of
+//! itself twice, forty times over), so all of it is bounded.
+
+use std::cell::Cell;
 
 use minijinja::value::{Tuple, ValueKind};
 use minijinja::{Error, ErrorKind, Value};
@@ -11,81 +14,124 @@ fn too_deep() -> Error {
     Error::new(ErrorKind::InvalidOperation, format!("a value is nested more than {MAX_DEPTH} deep"))
 }
 
-/// `str(value)`; undefined prints as nothing.
-pub fn display(value: &Value) -> Result<String, Error> {
-    let mut out = String::new();
-    match value.kind() {
-        ValueKind::Undefined => {}
-        ValueKind::String => out.push_str(value.as_str().unwrap_or_default()),
-        _ => write_repr(value, 0, &mut out)?,
-    }
-    Ok(out)
+/// A longer indent of `json.dumps` is cut: what a template can use is small, and a long one is only memory.
+pub const MAX_INDENT: usize = 64;
+
+thread_local! {
+    /// Bytes that the rendering of this thread may still print here, all its values together; None once it wanted more.
+    static BYTES_LEFT: Cell<Option<usize>> = const { Cell::new(Some(0)) };
 }
 
-fn write_repr(value: &Value, depth: usize, out: &mut String) -> Result<(), Error> {
+/// Starts a rendering on this thread: its values may print as `max_bytes` together.
+pub fn limit_output(max_bytes: usize) {
+    BYTES_LEFT.set(Some(max_bytes));
+}
+
+/// Whether this thread's rendering has failed because its values print as more than it may.
+pub fn is_output_used_up() -> bool {
+    BYTES_LEFT.get().is_none()
+}
+
+/// A string that is paid for from BYTES_LEFT before it grows.
+struct Printed {
+    text: String,
+}
+
+impl Printed {
+    fn new() -> Self {
+        Printed { text: String::new() }
+    }
+
+    fn push_str(&mut self, text: &str) -> Result<(), Error> {
+        let left = BYTES_LEFT.get().and_then(|left| left.checked_sub(text.len()));
+        BYTES_LEFT.set(left);
+        if left.is_none() {
+            return Err(Error::new(ErrorKind::InvalidOperation, "a value is too large to print"));
+        }
+        self.text.push_str(text);
+        Ok(())
+    }
+
+    fn push(&mut self, letter: char) -> Result<(), Error> {
+        self.push_str(letter.encode_utf8(&mut [0; 4]))
+    }
+}
+
+/// `str(value)`; undefined prints as nothing.
+pub fn display(value: &Value) -> Result<String, Error> {
+    let mut out = Printed::new();
+    match value.kind() {
+        ValueKind::Undefined => {}
+        ValueKind::String => out.push_str(value.as_str().unwrap_or_default())?,
+        _ => write_repr(value, 0, &mut out)?,
+    }
+    Ok(out.text)
+}
+
+fn write_repr(value: &Value, depth: usize, out: &mut Printed) -> Result<(), Error> {
     if depth > MAX_DEPTH {
         return Err(too_deep());
     }
     match value.kind() {
-        ValueKind::Undefined => out.push_str("Undefined"),
-        ValueKind::None => out.push_str("None"),
-        ValueKind::Bool => out.push_str(if value.is_true() { "True" } else { "False" }),
-        ValueKind::Number => out.push_str(&number(value)),
-        ValueKind::String => write_string_repr(value.as_str().unwrap_or_default(), out),
+        ValueKind::Undefined => out.push_str("Undefined")?,
+        ValueKind::None => out.push_str("None")?,
+        ValueKind::Bool => out.push_str(if value.is_true() { "True" } else { "False" })?,
+        ValueKind::Number => out.push_str(&number(value))?,
+        ValueKind::String => write_string_repr(value.as_str().unwrap_or_default(), out)?,
         ValueKind::Seq | ValueKind::Iterable => {
             let is_tuple = value.downcast_object_ref::<Tuple>().is_some();
-            out.push(if is_tuple { '(' } else { '[' });
+            out.push(if is_tuple { '(' } else { '[' })?;
             for (index, item) in value.try_iter()?.enumerate() {
                 if index > 0 {
-                    out.push_str(", ");
+                    out.push_str(", ")?;
                 }
                 write_repr(&item, depth + 1, out)?;
             }
             if is_tuple && value.len() == Some(1) {
-                out.push(',');
+                out.push(',')?;
             }
-            out.push(if is_tuple { ')' } else { ']' });
+            out.push(if is_tuple { ')' } else { ']' })?;
         }
         ValueKind::Map => {
-            out.push('{');
+            out.push('{')?;
             for (index, key) in value.try_iter()?.enumerate() {
                 if index > 0 {
-                    out.push_str(", ");
+                    out.push_str(", ")?;
                 }
                 write_repr(&key, depth + 1, out)?;
-                out.push_str(": ");
+                out.push_str(": ")?;
                 write_repr(&value.get_item(&key)?, depth + 1, out)?;
             }
-            out.push('}');
+            out.push('}')?;
         }
-        _ => out.push_str(&value.to_string()),
+        _ => out.push_str(&value.to_string())?,
     }
     Ok(())
 }
 
 /// Single quotes, unless the string has those and no double ones.
-fn write_string_repr(text: &str, out: &mut String) {
+fn write_string_repr(text: &str, out: &mut Printed) -> Result<(), Error> {
     let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
-    out.push(quote);
+    out.push(quote)?;
     for letter in text.chars() {
         match letter {
-            '\\' => out.push_str("\\\\"),
-            '\n' => out.push_str("\\n"),
-            '\r' => out.push_str("\\r"),
-            '\t' => out.push_str("\\t"),
+            '\\' => out.push_str("\\\\")?,
+            '\n' => out.push_str("\\n")?,
+            '\r' => out.push_str("\\r")?,
+            '\t' => out.push_str("\\t")?,
             _ if letter == quote => {
-                out.push('\\');
-                out.push(letter);
+                out.push('\\')?;
+                out.push(letter)?;
             }
-            _ if is_printable(letter) => out.push(letter),
+            _ if is_printable(letter) => out.push(letter)?,
             _ => out.push_str(&match letter as u32 {
                 code @ 0..=0xFF => format!("\\x{code:02x}"),
                 code @ 0x100..=0xFFFF => format!("\\u{code:04x}"),
                 code => format!("\\U{code:08x}"),
-            }),
+            })?,
         }
     }
-    out.push(quote);
+    out.push(quote)
 }
 
 /// The common part of Python's `str.isprintable`: controls, formats, separators and private use are not.
@@ -132,23 +178,23 @@ pub struct JsonStyle {
 
 /// `json.dumps(value)`.
 pub fn json(value: &Value, style: &JsonStyle) -> Result<String, Error> {
-    let mut out = String::new();
+    let mut out = Printed::new();
     write_json(value, style, 0, &mut out)?;
-    Ok(out)
+    Ok(out.text)
 }
 
-fn write_json(value: &Value, style: &JsonStyle, depth: usize, out: &mut String) -> Result<(), Error> {
+fn write_json(value: &Value, style: &JsonStyle, depth: usize, out: &mut Printed) -> Result<(), Error> {
     if depth > MAX_DEPTH {
         return Err(too_deep());
     }
     match value.kind() {
-        ValueKind::None => out.push_str("null"),
-        ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),
-        ValueKind::Number if value.is_integer() => out.push_str(&value.to_string()),
+        ValueKind::None => out.push_str("null")?,
+        ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" })?,
+        ValueKind::Number if value.is_integer() => out.push_str(&value.to_string())?,
         ValueKind::Number => {
-            out.push_str(&f64::try_from(value.clone()).map(|number| float(number, "Infinity", "NaN"))?)
+            out.push_str(&f64::try_from(value.clone()).map(|number| float(number, "Infinity", "NaN"))?)?
         }
-        ValueKind::String => write_json_string(value.as_str().unwrap_or_default(), style.ensure_ascii, out),
+        ValueKind::String => write_json_string(value.as_str().unwrap_or_default(), style.ensure_ascii, out)?,
         ValueKind::Seq | ValueKind::Iterable => {
             let items: Vec<Value> = value.try_iter()?.collect();
             write_json_items('[', ']', style, depth, &items, out, |item, out| {
@@ -162,8 +208,8 @@ fn write_json(value: &Value, style: &JsonStyle, depth: usize, out: &mut String) 
             }
             write_json_items('{', '}', style, depth, &keys, out, |key, out| {
                 let name = if key.as_str().is_some() { display(key)? } else { json(key, style)? };
-                write_json_string(&name, style.ensure_ascii, out);
-                out.push_str(&style.key_separator);
+                write_json_string(&name, style.ensure_ascii, out)?;
+                out.push_str(&style.key_separator)?;
                 write_json(&value.get_item(key)?, style, depth + 1, out)
             })?;
         }
@@ -180,49 +226,49 @@ fn write_json_items(
     style: &JsonStyle,
     depth: usize,
     items: &[Value],
-    out: &mut String,
-    mut write_item: impl FnMut(&Value, &mut String) -> Result<(), Error>,
+    out: &mut Printed,
+    mut write_item: impl FnMut(&Value, &mut Printed) -> Result<(), Error>,
 ) -> Result<(), Error> {
-    let new_line = |levels: usize, out: &mut String| {
+    let new_line = |levels: usize, out: &mut Printed| -> Result<(), Error> {
         if let Some(indent) = &style.indent {
-            out.push('\n');
-            out.push_str(&indent.repeat(levels));
+            out.push('\n')?;
+            out.push_str(&indent.repeat(levels))?;
         }
+        Ok(())
     };
-    out.push(open);
+    out.push(open)?;
     for (index, item) in items.iter().enumerate() {
         if index > 0 {
-            out.push_str(&style.item_separator);
+            out.push_str(&style.item_separator)?;
         }
-        new_line(depth + 1, out);
+        new_line(depth + 1, out)?;
         write_item(item, out)?;
     }
     if !items.is_empty() {
-        new_line(depth, out);
+        new_line(depth, out)?;
     }
-    out.push(close);
-    Ok(())
+    out.push(close)
 }
 
-fn write_json_string(text: &str, ensure_ascii: bool, out: &mut String) {
-    out.push('"');
+fn write_json_string(text: &str, ensure_ascii: bool, out: &mut Printed) -> Result<(), Error> {
+    out.push('"')?;
     for letter in text.chars() {
         match letter {
-            '"' => out.push_str("\\\""),
-            '\\' => out.push_str("\\\\"),
-            '\n' => out.push_str("\\n"),
-            '\r' => out.push_str("\\r"),
-            '\t' => out.push_str("\\t"),
-            '\u{8}' => out.push_str("\\b"),
-            '\u{c}' => out.push_str("\\f"),
-            '\0'..='\u{1f}' => out.push_str(&format!("\\u{:04x}", letter as u32)),
+            '"' => out.push_str("\\\"")?,
+            '\\' => out.push_str("\\\\")?,
+            '\n' => out.push_str("\\n")?,
+            '\r' => out.push_str("\\r")?,
+            '\t' => out.push_str("\\t")?,
+            '\u{8}' => out.push_str("\\b")?,
+            '\u{c}' => out.push_str("\\f")?,
+            '\0'..='\u{1f}' => out.push_str(&format!("\\u{:04x}", letter as u32))?,
             _ if ensure_ascii && !letter.is_ascii() => {
                 for unit in letter.encode_utf16(&mut [0; 2]) {
-                    out.push_str(&format!("\\u{unit:04x}"));
+                    out.push_str(&format!("\\u{unit:04x}"))?;
                 }
             }
-            _ => out.push(letter),
+            _ => out.push(letter)?,
         }
     }
-    out.push('"');
+    out.push('"')
 }
