@@ -2,6 +2,7 @@
 
 #include "text/bridge_call.h"
 #include "text/message_guard.h"
+#include "text/utf8.h"
 
 #include <nlohmann/json.hpp>
 
@@ -52,6 +53,18 @@ Result<Json> guarded_message(const ChatMessage& message, MessageGuard& guard) {
       .map([&] { return std::move(json); });
 }
 
+/// A file may name a byte token as its BOS or EOS, and JSON holds whole characters only.
+std::string_view utf8_or_empty(std::string_view bytes) {
+  for (std::size_t i = 0; i < bytes.size();) {
+    const Utf8Prefix prefix = utf8_prefix(bytes.substr(i));
+    if (prefix.kind != Utf8Prefix::Kind::kCharacter) {
+      return {};
+    }
+    i += prefix.size_bytes;
+  }
+  return bytes;
+}
+
 void reserve_letters(const std::vector<ChatMessage>& messages, MessageGuard& guard) {
   for (const ChatMessage& message : messages) {
     guard.reserve(message.role);
@@ -81,10 +94,10 @@ Json ChatTemplate::Impl::context(std::vector<Json> messages, bool add_generation
                     {"documents", nullptr},
                     {"add_generation_prompt", add_generation_prompt}};
   if (const auto bos = tokenizer.bos()) {
-    variables["bos_token"] = tokenizer.token_bytes_with_special(*bos);
+    variables["bos_token"] = utf8_or_empty(tokenizer.token_bytes_with_special(*bos));
   }
   if (const auto eos = tokenizer.eos()) {
-    variables["eos_token"] = tokenizer.token_bytes_with_special(*eos);
+    variables["eos_token"] = utf8_or_empty(tokenizer.token_bytes_with_special(*eos));
   }
   return variables;
 }

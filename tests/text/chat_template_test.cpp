@@ -228,6 +228,21 @@ TEST_CASE("ChatTemplate: output over the limit is refused", "[text]") {
   CHECK(over.error().code == ErrorCode::kInvalidTemplateInput);
 }
 
+TEST_CASE("ChatTemplate: BOS and EOS that are no whole characters are empty for the template",
+          "[text]") {
+  Vocabulary vocabulary = tiny_byte_level_vocabulary();
+  vocabulary.bos = 4 + 0xC3;
+  vocabulary.eos = 4 + 0xFF;
+  const auto tokenizer = build_tokenizer(vocabulary);
+  REQUIRE(tokenizer->token_bytes(*vocabulary.eos) == "\xFF");
+  const auto chat_template =
+      ChatTemplate::create("{{ bos_token }}{{ messages[0].content }}{{ eos_token }}", *tokenizer);
+  REQUIRE(chat_template);
+  const auto segments = (*chat_template)->render({user("hi")}, false, kNow);
+  REQUIRE(segments);
+  CHECK(shown(*segments) == "hi");
+}
+
 TEST_CASE("ChatTemplate: a small value that prints as a huge one fails at the output's limit",
           "[text]") {
   const std::string doubled =
