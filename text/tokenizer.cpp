@@ -26,6 +26,10 @@ constexpr std::array kEndOfGenerationSpellings = {
     std::string_view("<end_of_turn>"),    // Gemma
 };
 
+// Building looks at every way to cut a token in two, so time and memory grow with the square of
+// its length; no real vocabulary has a token of a tenth of this.
+constexpr std::size_t kMaxTokenBytes = 4096;
+
 Error bridge_error(kvasir_text_status status, const BridgeBytes& error) {
   const bool vocabulary_at_fault = status == kKvasirTextInvalid;
   return {
@@ -83,6 +87,14 @@ Result<void> check_arrays(const Vocabulary& vocabulary) {
     return fail(ErrorCode::kInvalidModelFile,
                 "tokenizer.ggml.token_type has " + std::to_string(vocabulary.types.size()) +
                     " entries for " + std::to_string(num_tokens) + " tokens");
+  }
+  for (std::size_t id = 0; id < num_tokens; ++id) {
+    if (const std::size_t size = vocabulary.tokens[id].size(); size > kMaxTokenBytes) {
+      return fail(ErrorCode::kInvalidModelFile,
+                  "tokenizer.ggml.tokens[" + std::to_string(id) + "] has " + std::to_string(size) +
+                      " bytes, more than the " + std::to_string(kMaxTokenBytes) +
+                      " that are allowed");
+    }
   }
   using NamedId = std::pair<const char*, std::optional<TokenId>>;
   const std::array<NamedId, 6> named_ids = {

@@ -184,6 +184,10 @@ TEST_CASE("Tokenizer: vocabularies that cannot be used are refused by name", "[t
   refused([](Vocabulary& v) { v.merges.emplace_back("no such"); }, "merges");
   refused([](Vocabulary& v) { v.tokens[9] = std::string("\xFF"); }, "token 9");
   refused([](Vocabulary& v) { v.eos = 100'000; }, "eos_token_id");
+  refused([](Vocabulary& v) { v.tokens[2] = std::string(4097, 'x'); }, "tokens[2] has 4097 bytes");
+  Vocabulary longest = tiny_byte_level_vocabulary();
+  longest.tokens[2] = std::string(4096, 'x');
+  CHECK(build_tokenizer(longest)->longest_token_bytes() == 4096);
   Vocabulary spm = small_spm_vocabulary(true);
   spm.scores.clear();
   check_refused(spm, "scores");
