@@ -138,7 +138,8 @@ Result<void> Tokenizer::Impl::encode_plain(std::string_view text,
   tokens.insert(tokens.end(), ids.data, ids.data + ids.size);
   kvasir_text_ids_free(ids);
   if (status != kKvasirTextOk) {
-    return fail(ErrorCode::kInternal, error.str());
+    const bool text_at_fault = status == kKvasirTextLimit;
+    return fail(text_at_fault ? ErrorCode::kInvalidValue : ErrorCode::kInternal, error.str());
   }
   return {};
 }

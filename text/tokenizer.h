@@ -45,7 +45,8 @@ class Tokenizer {
   Tokenizer(const Tokenizer&) = delete;
   Tokenizer& operator=(const Tokenizer&) = delete;
 
-  /// `text` must be UTF-8. Never fails for content; kInternal if the library does.
+  /// `text` must be UTF-8. Errors: kInvalidValue for byte-level BPE over 500,000 white-space
+  /// characters in a row; kInternal if the library fails.
   [[nodiscard]] Result<std::vector<TokenId>> encode(std::string_view text,
                                                     const EncodeOptions& options) const;
   /// Tokens of a rendered chat prompt: each data stretch whole, control tokens as themselves. BOS

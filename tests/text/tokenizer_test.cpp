@@ -204,6 +204,29 @@ TEST_CASE("Tokenizer: text that is not UTF-8 is an error, not a crash", "[text]"
   CHECK_FALSE(tokenizer->encode("a\xFFz", {.parse_special = true}));
 }
 
+TEST_CASE(
+    "Tokenizer: white space that the word patterns cannot walk is refused, shorter is cut right",
+    "[text]") {
+  for (const char* name : {"gpt-2", "smollm", "llama-bpe", "qwen2"}) {
+    INFO(name);
+    Vocabulary vocabulary = with_pre_tokenizer(name);
+    add_merge(vocabulary, "x", "!");  // happens only where the two are not cut apart
+    const auto tokenizer = build_tokenizer(vocabulary);
+    const Ids words = encode(*tokenizer, " x!");
+    const std::string longest(500'000 - 1, ' ');
+    const Ids ids = encode(*tokenizer, longest + " x!");
+    REQUIRE(ids.size() > words.size());
+    CHECK(Ids(ids.end() - static_cast<std::ptrdiff_t>(words.size()), ids.end()) == words);
+    const auto over = tokenizer->encode(longest + "\t\n x!", {});
+    REQUIRE_FALSE(over);
+    CHECK(over.error().code == ErrorCode::kInvalidValue);
+    CHECK(over.error().message.find("500000 white-space characters") != std::string::npos);
+    CHECK(tokenizer->encode(longest + "x" + longest, {}));
+  }
+  const auto spm = build_tokenizer(small_spm_vocabulary(false));
+  CHECK(spm->encode(std::string(500'001, ' '), {}));
+}
+
 TEST_CASE("Tokenizer: a long word without spaces is merged whole", "[text]") {
   const auto tokenizer = build_tokenizer(small_spm_vocabulary(false));
   const std::string text(200'000, 'e');

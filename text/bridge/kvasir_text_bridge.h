@@ -18,7 +18,7 @@ typedef enum kvasir_text_status {
   kKvasirTextOk = 0,
   kKvasirTextInvalid = 1,  // the vocabulary, template or context is at fault
   kKvasirTextRaised = 2,   // the template called raise_exception; the message is its argument
-  kKvasirTextLimit = 3,    // steps or output size used up
+  kKvasirTextLimit = 3,    // steps or output size used up; too much white space in a row
   kKvasirTextInternal = 4  // a panic or a failure inside a library
 } kvasir_text_status;
 

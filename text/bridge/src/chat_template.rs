@@ -100,12 +100,10 @@ fn why_it_failed(error: &Error, output_full: bool, limits: RenderLimits) -> Fail
         return Failure { status: Status::Raised, message };
     }
     if output_full || python::is_output_used_up() {
-        let message = format!("the template's output is larger than {} bytes", limits.max_output_bytes);
-        return Failure { status: Status::Limit, message };
+        return Failure::limit(format!("the template's output is larger than {} bytes", limits.max_output_bytes));
     }
     if is_out_of_fuel(error) {
-        let message = format!("the template took more than {} steps", limits.max_steps);
-        return Failure { status: Status::Limit, message };
+        return Failure::limit(format!("the template took more than {} steps", limits.max_steps));
     }
     Failure::invalid(describe(error))
 }

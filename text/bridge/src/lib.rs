@@ -37,6 +37,9 @@ impl Failure {
     pub fn invalid(message: impl Into<String>) -> Self {
         Failure { status: Status::Invalid, message: message.into() }
     }
+    pub fn limit(message: impl Into<String>) -> Self {
+        Failure { status: Status::Limit, message: message.into() }
+    }
     pub fn internal(message: impl Into<String>) -> Self {
         Failure { status: Status::Internal, message: message.into() }
     }

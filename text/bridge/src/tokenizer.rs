@@ -20,6 +20,10 @@ const USER_DEFINED: u8 = 4;
 /// SPM writes a space as this letter, U+2581.
 const SPM_SPACE: &str = "\u{2581}";
 
+/// The word patterns walk a run of white space step by step, and the regex crate gives up at a million steps: the
+/// tokenizer then takes all that is left for one word, which gives quietly different ids.
+const MAX_WHITE_SPACE_RUN: usize = 500_000;
+
 /// A vocabulary as the model file has it; `scores` and `merges` may be empty.
 pub struct VocabularyView<'a> {
     pub model: &'a str,
@@ -150,10 +154,27 @@ impl TextTokenizer {
         if text.is_empty() {
             return Ok(());
         }
+        if self.kind == Kind::ByteLevelBpe {
+            check_white_space(text)?;
+        }
         let encoding = self.merger.encode_fast(text, false).map_err(|error| Failure::internal(error.to_string()))?;
         ids.extend_from_slice(encoding.get_ids());
         Ok(())
     }
+}
+
+fn check_white_space(text: &str) -> Result<(), Failure> {
+    let mut run = 0;
+    for letter in text.chars() {
+        run = if letter.is_whitespace() { run + 1 } else { 0 };
+        if run > MAX_WHITE_SPACE_RUN {
+            return Err(Failure::limit(format!(
+                "the text has more than {MAX_WHITE_SPACE_RUN} white-space characters in a row, which this model's \
+                 tokenizer cannot cut into words"
+            )));
+        }
+    }
+    Ok(())
 }
 
 fn kind_spelling(kind: Kind, token: &str) -> String {
