@@ -1,5 +1,8 @@
 //! One chat template: parsed once, rendered many times, each time on a thread with a large stack of its own. A template
-//! comes with a model file and is not trusted: its size, steps, output and nesting are bounded here.
+//! comes with a model file, and its size, steps, output and nesting are bounded here. What minijinja does within one step
+//! is not: comparing (`==`, `in`, `sort`), or turning into a string (`~`, `upper`, `join`), a value that the template made
+//! to hold itself, or the same list twice over and over, overflows the stack or does not end. Templates come from the
+//! model file or `--chat-template` and must be trusted that far.
 
 use std::io;
 use std::panic::{catch_unwind, AssertUnwindSafe};
