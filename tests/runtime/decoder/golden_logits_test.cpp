@@ -29,7 +29,7 @@ constexpr double kF16MeanTolerance = 5e-3;
 }  // namespace
 
 TEST_CASE("Decoder: SmolLM2 with an f32 cache matches the reference logits and greedy tokens",
-          "[runtime][golden]") {
+          "[runtime][smollm2][golden]") {
   const GoldenReport report = compare_with_golden(smollm2(), fast_options(KvType::kF32),
                                                   "smollm2-logits.jsonl", kF32Tolerance);
   INFO(describe(report));
@@ -46,7 +46,7 @@ TEST_CASE("Decoder: SmolLM2 with an f32 cache matches the reference logits and g
 }
 
 TEST_CASE("Decoder: SmolLM2 with an f16 cache matches the reference within 16-bit rounding",
-          "[runtime][golden]") {
+          "[runtime][smollm2][golden]") {
   const GoldenReport report = compare_with_golden(smollm2(), fast_options(KvType::kF16),
                                                   "smollm2-logits.jsonl", kF16Tolerance);
   INFO(describe(report));

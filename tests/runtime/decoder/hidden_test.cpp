@@ -105,7 +105,8 @@ void check_hidden(const TestModel& model, const std::string& golden, Isa isa,
 
 }  // namespace
 
-TEST_CASE("Decoder: every block of SmolLM2 puts out what the reference does", "[runtime][golden]") {
+TEST_CASE("Decoder: every block of SmolLM2 puts out what the reference does",
+          "[runtime][smollm2][golden]") {
   for (const Isa isa : compiled_isas()) {
     if (cpu_supports(isa)) check_hidden(smollm2(), "smollm2-hidden.jsonl", isa, 34);
   }

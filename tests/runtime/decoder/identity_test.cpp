@@ -272,7 +272,8 @@ TEST_CASE("Decoder: seeded sampling does not depend on what happens around a seq
   });
 }
 
-TEST_CASE("Decoder: SmolLM2's bits do not depend on what happens around a sequence", "[runtime]") {
+TEST_CASE("Decoder: SmolLM2's bits do not depend on what happens around a sequence",
+          "[runtime][smollm2]") {
   for_each_isa([](Isa isa) {
     const bool slow = isa == Isa::kScalar;
     const std::uint32_t prompt_tokens = slow ? 19 : 70;

@@ -77,7 +77,8 @@ constexpr double kTolerance = 1e-4;
 
 }  // namespace
 
-TEST_CASE("Decoder: the perplexity of windows of text is the reference's", "[runtime][golden]") {
+TEST_CASE("Decoder: the perplexity of windows of text is the reference's",
+          "[runtime][smollm2][golden]") {
   const nlohmann::json golden = read_golden();
   const auto ids = golden["ids"].get<std::vector<TokenId>>();
   const std::size_t num_windows = golden["windows"].size();
@@ -98,7 +99,7 @@ TEST_CASE("Decoder: the perplexity of windows of text is the reference's", "[run
 }
 
 TEST_CASE("Decoder: the perplexity of one long pass is the reference's in every part",
-          "[runtime][golden][slow]") {
+          "[runtime][smollm2][golden][slow]") {
   if (!long_tests()) {
     WARN("skipped: KVASIR_TEST_LONG is not set");
     return;
