@@ -147,29 +147,35 @@ class InferenceService final : public RawInference {
 
  private:
   StartFunction start_complete(const ByteBuffer& request, bool streaming) {
-    return start(request, streaming, completion_fields, &GenerateService::complete);
+    return start(request, streaming, completion_fields,
+                 [this](const CompletionFields& fields, CallStart& call) {
+                   return service_.complete(fields, std::move(call.wake), call.context);
+                 });
   }
 
   StartFunction start_chat(const ByteBuffer& request, bool streaming) {
-    return start(request, streaming, chat_fields, &GenerateService::chat);
+    return start(request, streaming, chat_fields,
+                 [this](const ChatFields& fields, CallStart& call) {
+                   return service_.chat(fields, std::move(call.wake), call.context);
+                 });
   }
 
   /// Parses, converts and submits when the call's turn has come.
   template <typename Message, typename Fields, typename Submit>
-  StartFunction start(const ByteBuffer& request, bool streaming,
-                      Result<Fields> (*fields_of)(const Message&), Submit submit) {
-    return [this, request, streaming, fields_of,
-            submit](CallStart start) -> Result<std::shared_ptr<Generation>> {
+  static StartFunction start(const ByteBuffer& request, bool streaming,
+                             Result<Fields> (*fields_of)(const Message&), Submit submit) {
+    return [request, streaming, fields_of,
+            submit](CallStart call) -> Result<std::shared_ptr<Generation>> {
       Message message;
       if (Result<void> parsed = parse_message(request, message); !parsed)
         return tl::unexpected(parsed.error());
       Result<Fields> fields = fields_of(message);
       if (!fields) return tl::unexpected(fields.error());
       fields->stream = streaming;
-      limit_timeout(start, *fields);
+      limit_timeout(call, *fields);
       // A unary call takes in its answer as it comes, whatever its client does.
-      start.context.keeps_answer = !streaming;
-      return (service_.*submit)(*fields, std::move(start.wake), start.context);
+      call.context.keeps_answer = !streaming;
+      return submit(*fields, call);
     };
   }
 
