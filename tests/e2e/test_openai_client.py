@@ -84,7 +84,7 @@ def test_usage_counts_prompt_once_and_completions_together(client):
 
 
 def test_stream_usage_comes_last_and_only_if_asked(client):
-    fields = {"model": "smollm2", "messages": MESSAGES, "max_tokens": 5, "stream": True}
+    fields = {"model": "smollm2", "messages": MESSAGES, "max_tokens": 5, "stream": True, "extra_body": {"ignore_eos": True}}
     assert all(c.usage is None for c in client.chat.completions.create(**fields))
     chunks = list(client.chat.completions.create(stream_options={"include_usage": True}, **fields))
     assert chunks[-1].choices == [] and chunks[-1].usage.completion_tokens == 5
