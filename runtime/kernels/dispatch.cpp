@@ -4,22 +4,46 @@
 #include "runtime/kernels/isa_tables.h"
 
 #include <array>
+#include <cpuid.h>
 
 namespace kvasir::runtime {
 namespace {
 
-constexpr std::array kCompiledIsas = {Isa::kScalar, Isa::kAvx2, Isa::kAvx512};
+constexpr std::array kCompiledIsas = {Isa::kScalar, Isa::kAvx2, Isa::kAvxVnni, Isa::kAvx512};
+
+/// The AVX2 set with other dot products: all that AVX-VNNI adds.
+const KernelTable& avx_vnni_table() {
+  static const KernelTable table = [] {
+    KernelTable result = kAvx2Kernels;
+    result.isa = Isa::kAvxVnni;
+    result.name = "avxvnni";
+    result.quant = &kAvxVnniQuant;
+    return result;
+  }();
+  return table;
+}
 
 const KernelTable& compiled_table(Isa isa) {
   switch (isa) {
     case Isa::kAvx2:
       return kAvx2Kernels;
+    case Isa::kAvxVnni:
+      return avx_vnni_table();
     case Isa::kAvx512:
       return kAvx512Kernels;
     case Isa::kScalar:
       break;
   }
   return kScalarKernels;
+}
+
+/// The compiler's builtin does not know AVX-VNNI by name. What it needs of the operating system is
+/// what AVX2 needs.
+bool has_avx_vnni() {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  constexpr unsigned kAvxVnniBit = 1U << 4;  // leaf 7, sub-leaf 1, EAX
+  if (__get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) == 0) return false;
+  return (eax & kAvxVnniBit) != 0;
 }
 
 }  // namespace
@@ -35,10 +59,12 @@ bool cpu_supports(Isa isa) {
       return true;
     case Isa::kAvx2:
       return has_avx2;
+    case Isa::kAvxVnni:
+      return has_avx2 && has_avx_vnni();
     case Isa::kAvx512:
       return has_avx2 && __builtin_cpu_supports("avx512f") != 0 &&
              __builtin_cpu_supports("avx512bw") != 0 && __builtin_cpu_supports("avx512dq") != 0 &&
-             __builtin_cpu_supports("avx512vl") != 0;
+             __builtin_cpu_supports("avx512vl") != 0 && __builtin_cpu_supports("avx512vnni") != 0;
   }
   return false;
 }

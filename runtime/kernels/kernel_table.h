@@ -7,10 +7,12 @@
 // order (FMA in the SIMD sets, multiply then add in scalar), and the lanes are folded by the fixed
 // tree (j, j + 8), (j, j + 4), (j, j + 2), (j, j + 1).
 //
-// Files of one set include only intrinsics and this header and keep helpers in anonymous
-// namespaces; so this header has plain structs only, no inline functions.
+// Files of one set include only intrinsics and these headers and keep helpers in anonymous
+// namespaces; so these headers have plain structs only, no inline functions.
 #pragma once
 
+#include "runtime/kernels/attention_kernels.h"
+#include "runtime/kernels/quant_kernels.h"
 #include "runtime/model/ggml_type.h"
 
 #include <cstddef>
@@ -18,10 +20,9 @@
 
 namespace kvasir::runtime {
 
-enum class Isa : std::uint8_t { kScalar, kAvx2, kAvx512 };
-
-/// Element type of the KV arena as kernels see it (same order as kvcache::KvType).
-enum class KvElement : std::uint8_t { kF32, kF16, kBf16 };
+/// Slowest first. kAvxVnni is kAvx2 with AVX-VNNI dot products; kAvx512 needs F, BW, DQ, VL and
+/// VNNI.
+enum class Isa : std::uint8_t { kScalar, kAvx2, kAvxVnni, kAvx512 };
 
 /// y[m][r] = dot(x[m], weights row r) for m in [0, num_x) and r in [row_begin, row_end).
 struct MatmulTask {
@@ -44,7 +45,7 @@ struct MatmulTask {
 /// kAttentionRange positions: each range from a fresh (max, sum, acc) over its blocks in ascending
 /// order, ranges merged in ascending order. Positions past q are selected out, never multiplied.
 /// Source: online softmax, Milakov and Gimelshein 2018, algorithm 3.
-struct AttentionTask {
+struct OldAttentionTask {
   KvElement element = KvElement::kF32;
   const std::byte* const* k_tiles = nullptr;  // [blocks] of [head_dim][block_tokens]
   const std::byte* const* v_tiles = nullptr;  // [blocks] of [block_tokens][head_dim]
@@ -61,7 +62,6 @@ struct AttentionTask {
   float scale = 0.0F;        // multiplies the logits
   float* scratch = nullptr;  // KernelTable::attention_scratch_floats(task) floats, 64-byte aligned
 };
-inline constexpr std::uint32_t kAttentionRange = 256;
 
 /// What the sampler needs of a row of logits, over fixed ranges of the vocabulary.
 struct LogitsStats {
@@ -73,6 +73,8 @@ struct LogitsStats {
 struct KernelTable {
   Isa isa = Isa::kScalar;
   const char* name = "";
+  const QuantKernels* quant = nullptr;
+  const AttentionKernels* attention_kernels = nullptr;
 
   /// Blocks of `type` to num_elements floats (a multiple of the block); bit-equal to the reference
   /// on every set.
@@ -101,7 +103,7 @@ struct KernelTable {
                    std::uint32_t slot) = nullptr;
   std::size_t (*attention_scratch_floats)(std::uint32_t head_dim, std::uint32_t num_group_heads,
                                           std::uint32_t block_tokens) = nullptr;
-  void (*attention)(const AttentionTask& task) = nullptr;
+  void (*attention)(const OldAttentionTask& task) = nullptr;
   /// NaN logits count as -inf. n >= 1.
   LogitsStats (*logits_stats)(const float* logits, std::uint32_t n) = nullptr;
   /// out[i] = exp(x[i] - shift); returns the sum over fixed ranges of 1024 (sixteen lanes each,

@@ -270,7 +270,7 @@ void Decoder::attend_unit(std::uint32_t layer, const AttentionUnit& unit, std::u
   const std::size_t first_query =
       (layout_.chunk_first_token[unit.chunk] + unit.first_query) * query_stride_ +
       std::size_t{unit.kv_head} * group_heads * config_.head_dim;
-  AttentionTask task;
+  OldAttentionTask task;
   task.element = kv_element(storage_.geometry().type);
   task.k_tiles = k_tiles;
   task.v_tiles = v_tiles;

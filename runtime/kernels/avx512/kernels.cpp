@@ -16,7 +16,7 @@ namespace {
 #include "runtime/kernels/shared/exp.inc"
 #include "runtime/kernels/shared/dequantize.inc"
 #include "runtime/kernels/shared/matmul.inc"
-#include "runtime/kernels/shared/attention.inc"
+#include "runtime/kernels/shared/old_attention.inc"
 #include "runtime/kernels/shared/elementwise.inc"
 #include "runtime/kernels/shared/logits.inc"
 #include "runtime/kernels/shared/table.inc"
@@ -24,6 +24,6 @@ namespace {
 
 }  // namespace
 
-constinit const KernelTable kAvx512Kernels = make_table();
+constinit const KernelTable kAvx512Kernels = make_table(kAvx512Quant, kAvx512Attention);
 
 }  // namespace kvasir::runtime

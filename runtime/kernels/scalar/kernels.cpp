@@ -15,7 +15,7 @@ namespace {
 #include "runtime/kernels/shared/exp.inc"
 #include "runtime/kernels/shared/dequantize.inc"
 #include "runtime/kernels/shared/matmul.inc"
-#include "runtime/kernels/shared/attention.inc"
+#include "runtime/kernels/shared/old_attention.inc"
 #include "runtime/kernels/shared/elementwise.inc"
 #include "runtime/kernels/shared/logits.inc"
 #include "runtime/kernels/shared/table.inc"
@@ -23,6 +23,6 @@ namespace {
 
 }  // namespace
 
-constinit const KernelTable kScalarKernels = make_table();
+constinit const KernelTable kScalarKernels = make_table(kScalarQuant, kScalarAttention);
 
 }  // namespace kvasir::runtime
