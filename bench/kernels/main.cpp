@@ -92,7 +92,7 @@ void bench_attention(const KernelTable& table, KvElement element, std::uint32_t 
   const std::size_t row = kHeads * kHeadDim;
   std::vector<float> q(num_queries * row, 0.1F), out(q.size());
   std::vector<float> scratch(table.attention_scratch_floats(kHeadDim, kHeads, kBlockTokens) + 16);
-  AttentionTask task;
+  OldAttentionTask task;
   task.element = element;
   task.k_tiles = k_tiles.data();
   task.v_tiles = v_tiles.data();

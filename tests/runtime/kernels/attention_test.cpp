@@ -100,7 +100,7 @@ std::vector<float> attend(const KernelTable& table, const Cache& cache, const fl
   std::vector<float> scratch(
       table.attention_scratch_floats(shape.head_dim, num_heads, shape.block_tokens) + 16, kNan);
   const auto misaligned = reinterpret_cast<std::uintptr_t>(scratch.data()) % 64 / 4;
-  AttentionTask task;
+  OldAttentionTask task;
   task.element = shape.element;
   task.k_tiles = cache.k_tiles();
   task.v_tiles = cache.v_tiles();
