@@ -28,7 +28,8 @@ struct AttentionRow {
   std::uint32_t position = 0;  // sees positions 0..position
   float* out = nullptr;        // [head_dim]; not used when `partials` is set
   /// Null: the task holds all ranges of the row and writes `out`. Else the result of range r goes
-  /// to partials + r * AttentionKernels::partial_floats(head_dim), to be merged later.
+  /// to partials + r * AttentionKernels::partial_floats(head_dim), to be merged later; ranges that
+  /// the row does not see have none.
   float* partials = nullptr;
 };
 
@@ -44,10 +45,12 @@ struct AttentionTask {
   /// sees in these ranges: K [head_dim][block_tokens], V [block_tokens][head_dim].
   const std::byte* const* k_tiles = nullptr;
   const std::byte* const* v_tiles = nullptr;
-  const AttentionRow* rows = nullptr;  // [num_rows], positions ascending
-  std::uint32_t num_rows = 0;          // at most kMaxAttentionRows
-  float scale = 0.0F;                  // multiplies the scores
-  float* scratch = nullptr;            // scratch_floats(head_dim), 64-byte aligned
+  /// [num_rows]; of each range, no row sees less than the row before it: by ascending position, or
+  /// in any order where all of them see the ranges whole.
+  const AttentionRow* rows = nullptr;
+  std::uint32_t num_rows = 0;  // at most kMaxAttentionRows
+  float scale = 0.0F;          // multiplies the scores
+  float* scratch = nullptr;    // scratch_floats(head_dim), 64-byte aligned
 };
 inline constexpr std::uint32_t kMaxAttentionRows = 64;
 
