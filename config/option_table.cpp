@@ -41,7 +41,7 @@ std::string joined(const std::vector<std::string_view>& words) {
 std::vector<OptionRow> make_table() {
   using O = ServeOptions;
   using K = OptionKind;
-  constexpr unsigned kModelUsers = kServe | kGenerate | kTokenize;
+  constexpr unsigned kModelUsers = kServe | kGenerate | kTokenize | kBench;
   return {
       {.name = "model",
        .kind = K::kPath,
@@ -93,7 +93,7 @@ std::vector<OptionRow> make_table() {
       {.name = "kv-type",
        .kind = K::kChoice,
        .member = &O::kv_type,
-       .users = kServe | kGenerate,
+       .users = kServe | kGenerate | kBench,
        .help = "Element type that keys and values are stored in.",
        .choices = {"f32", "f16", "bf16"}},
       {.name = "prefix-cache",
@@ -103,7 +103,7 @@ std::vector<OptionRow> make_table() {
       {.name = "threads",
        .kind = K::kNumber,
        .member = &O::threads,
-       .users = kServe | kGenerate,
+       .users = kServe | kGenerate | kBench,
        .unit = "threads",
        .help = "Compute threads; auto is the cgroup CPU quota or the affinity mask, the smaller.",
        .min = 1,
@@ -126,7 +126,7 @@ std::vector<OptionRow> make_table() {
       {.name = "step-tokens",
        .kind = K::kNumber,
        .member = &O::step_tokens,
-       .users = kServe | kGenerate,
+       .users = kServe | kGenerate | kBench,
        .unit = "tokens",
        .help = "Tokens computed in one step, prefill and decode together.",
        .min = 1,
@@ -143,7 +143,7 @@ std::vector<OptionRow> make_table() {
       {.name = "isa",
        .kind = K::kChoice,
        .member = &O::isa,
-       .users = kServe | kGenerate,
+       .users = kServe | kGenerate | kBench,
        .help = "Instruction set of the kernels; auto is the best that this CPU has.",
        .choices = {"auto", "scalar", "avx2", "avx512"}},
       {.name = "shutdown-grace-ms",

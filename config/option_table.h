@@ -29,6 +29,7 @@ enum OptionUsers : unsigned {
   kGenerate = 2U,
   kTokenize = 4U,
   kHealthcheck = 8U,
+  kBench = 16U,
 };
 
 using OptionMember = std::variant<std::string ServeOptions::*, std::uint32_t ServeOptions::*,
