@@ -24,8 +24,9 @@
 #include <iostream>
 #include <map>
 #include <memory>
+#include <sstream>
 #include <string>
-#include <sys/resource.h>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -90,20 +91,28 @@ std::string first_line(const char* path) {
   return line;
 }
 
-std::string cpu_name() {
-  std::ifstream in("/proc/cpuinfo");
+/// What follows "KEY:" in a file of such lines; empty when there is none.
+std::string value_of_key(const char* path, std::string_view key) {
+  std::ifstream in(path);
   for (std::string line; std::getline(in, line);) {
-    if (!line.starts_with("model name")) continue;
-    const std::size_t value = line.find_first_not_of(": \t", line.find(':'));
-    return value == std::string::npos ? "unknown" : line.substr(value);
+    const std::size_t colon = line.find(':');
+    if (!line.starts_with(key) || colon == std::string::npos) continue;
+    const std::size_t value = line.find_first_not_of(" \t", colon + 1);
+    return value == std::string::npos ? "" : line.substr(value);
   }
-  return "unknown";
+  return "";
 }
 
+std::string cpu_name() {
+  const std::string name = value_of_key("/proc/cpuinfo", "model name");
+  return name.empty() ? "unknown" : name;
+}
+
+/// Not getrusage's: that one remembers what the process was before exec.
 std::uint64_t peak_rss_bytes() {
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  return static_cast<std::uint64_t>(usage.ru_maxrss) * 1024;  // Linux counts KiB
+  std::istringstream in(value_of_key("/proc/self/status", "VmHWM"));
+  std::uint64_t kib = 0;
+  return in >> kib ? kib * 1024 : 0;
 }
 
 /// "Q4_1 79 %, Q8_0 21 %": of the bytes that a step with logits reads.
@@ -181,12 +190,8 @@ BenchReport measure(const BenchFlags& flags, config::LoadedOptions loaded) {
   report.open_seconds = sizing.open_seconds;
   report.model.file_bytes = sizing.file_bytes;
 
-  // Steps of the bar: loading, each round with its warm-up, and the machine's limits.
-  BenchProgress progress(2 + workloads.size() * (std::size_t{flags.rounds} + 1) +
-                         static_cast<std::size_t>(std::count_if(
-                             workloads.begin(), workloads.end(), [](const Workload& workload) {
-                               return workload.kind != WorkloadKind::kPrefill;
-                             })));
+  // Steps of the bar: loading, each workload's warm-up and rounds, and the machine's limits.
+  BenchProgress progress(2 + workloads.size() * (std::size_t{flags.rounds} + 1));
   progress.step("loading");
   const SteadyClock clock;
   const TimePoint start = clock.now();
@@ -199,8 +204,7 @@ BenchReport measure(const BenchFlags& flags, config::LoadedOptions loaded) {
     progress.step("limits of the machine");
     report.roofline = roofline::measure_roofline({.isa = stack->executor_options.isa,
                                                   .num_threads = stack->threads.threads,
-                                                  .read_bytes = report.model.step_bytes},
-                                                 clock);
+                                                  .read_bytes = reading_sizes(report)});
   }
   return report;
 }

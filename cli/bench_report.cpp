@@ -17,8 +17,23 @@ using Json = nlohmann::ordered_json;
 constexpr const char* kScope =
     "offline: forward pass and sampling alone; scheduling, text and HTTP are not in it";
 
-MachineLimits limits_of(const roofline::Roofline& roofline) {
-  return {.bytes_per_second = roofline.bytes_per_second.median,
+constexpr double kSizeTolerance = 1.5;
+constexpr std::uint64_t kMostReadBytes = 2ULL << 30U;  // past that nothing changes any more
+
+/// How many times the one size is the other; at least 1.
+double ratio(std::uint64_t a, std::uint64_t b) {
+  return static_cast<double>(std::max(a, b)) / static_cast<double>(std::min(a, b));
+}
+
+/// With the reading of the nearest size.
+MachineLimits limits_of(const roofline::Roofline& roofline, std::uint64_t bytes) {
+  const auto nearest =
+      std::min_element(roofline.readings.begin(), roofline.readings.end(),
+                       [bytes](const roofline::Reading& a, const roofline::Reading& b) {
+                         return ratio(a.bytes, bytes) < ratio(b.bytes, bytes);
+                       });
+  KVASIR_CHECK(nearest != roofline.readings.end());
+  return {.bytes_per_second = nearest->bytes_per_second.median,
           .int8_ops_per_second = roofline.int8_ops_per_second.median,
           .f32_flops_per_second = roofline.f32_flops_per_second.median};
 }
@@ -73,11 +88,14 @@ void write_machine(const BenchReport& report, std::ostream& out) {
 }
 
 void write_roofline(const roofline::Roofline& roofline, std::ostream& out) {
-  out << format(
-      "limits here: %.1f GB/s (reading %.0f MiB), %.0f int8 GOPS, %.0f f32 GFLOPS%s\n",
-      roofline.bytes_per_second.median / 1e9, static_cast<double>(roofline.read_bytes) / 1048576.0,
-      roofline.int8_ops_per_second.median / 1e9, roofline.f32_flops_per_second.median / 1e9,
-      roofline.pinned ? "" : "; threads not pinned");
+  out << "limits here:";
+  for (const roofline::Reading& reading : roofline.readings) {
+    out << format(" %.1f GB/s reading %.0f MiB,", reading.bytes_per_second.median / 1e9,
+                  static_cast<double>(reading.bytes) / 1048576.0);
+  }
+  out << format(" %.0f int8 GOPS, %.0f f32 GFLOPS%s\n", roofline.int8_ops_per_second.median / 1e9,
+                roofline.f32_flops_per_second.median / 1e9,
+                roofline.pinned ? "" : "; threads not pinned");
 }
 
 // --- JSON -------------------------------------------------------------------------------------
@@ -113,8 +131,12 @@ Json json_of(const roofline::Rate& rate) {
 }
 
 Json json_of(const roofline::Roofline& roofline) {
-  return {{"read_bytes", roofline.read_bytes},
-          {"bytes_per_second", json_of(roofline.bytes_per_second)},
+  Json readings = Json::array();
+  for (const roofline::Reading& reading : roofline.readings) {
+    readings.push_back(
+        {{"bytes", reading.bytes}, {"bytes_per_second", json_of(reading.bytes_per_second)}});
+  }
+  return {{"reading", readings},
           {"int8_ops_per_second", json_of(roofline.int8_ops_per_second)},
           {"f32_flops_per_second", json_of(roofline.f32_flops_per_second)},
           {"pinned", roofline.pinned}};
@@ -149,9 +171,28 @@ roofline::Rate tokens_per_second(const TimedRounds& rounds) {
   return {.median = rate(middle), .min = rate(seconds.back()), .max = rate(seconds.front())};
 }
 
+std::uint64_t mean_step_bytes(const BenchReport& report, const BenchResult& result) {
+  std::uint64_t bytes = 0;
+  for (const StepShape& step : result.times.steps) bytes += step_bytes(report.work, step);
+  return bytes / std::max<std::size_t>(1, result.times.steps.size());
+}
+
+std::vector<std::uint64_t> reading_sizes(const BenchReport& report) {
+  std::vector<std::uint64_t> sizes = {std::min(report.model.step_bytes, kMostReadBytes)};
+  for (const BenchResult& result : report.results) {
+    const std::uint64_t bytes = std::min(mean_step_bytes(report, result), kMostReadBytes);
+    const bool is_new = std::all_of(sizes.begin(), sizes.end(), [bytes](std::uint64_t size) {
+      return ratio(size, bytes) > kSizeTolerance;
+    });
+    if (is_new) sizes.push_back(bytes);
+  }
+  return sizes;
+}
+
 std::optional<BoundShare> bound_share(const BenchReport& report, const BenchResult& result) {
   if (!report.roofline) return std::nullopt;
-  const Bound bound = bound_of(report.work, result.times.steps, limits_of(*report.roofline));
+  const Bound bound = bound_of(report.work, result.times.steps,
+                               limits_of(*report.roofline, mean_step_bytes(report, result)));
   const double at_bound = static_cast<double>(result.times.timed.tokens) / bound.seconds;
   return BoundShare{.percent = 100.0 * tokens_per_second(result.times.timed).median / at_bound,
                     .tokens_per_second = at_bound,

@@ -55,6 +55,12 @@ struct BenchReport {
   std::optional<roofline::Roofline> roofline;
 };
 
+/// Bytes that a step of the result reads, on average over a round.
+[[nodiscard]] std::uint64_t mean_step_bytes(const BenchReport& report, const BenchResult& result);
+/// Sizes at which reading should be measured: a step with logits, and the results' own where they
+/// are more than half as large again as all others. Larger footprints are read more slowly.
+[[nodiscard]] std::vector<std::uint64_t> reading_sizes(const BenchReport& report);
+
 /// Share of the bound that a result reached.
 struct BoundShare {
   double percent = 0.0;

@@ -73,15 +73,16 @@ class WorkloadRunner {
   }
 
   WorkloadTimes run() {
+    tell(0);
     if (workload_.kind == WorkloadKind::kPrefill) {
       run_rounds([this] { return prefill(1); });
       return std::move(times_);
     }
-    tell(0);
     TimedRounds prefill_times;
     prefill(workload_.sequences);  // warm-up: touches the blocks
+    seconds_ = 0.0;
     prefill_times.tokens = prefill(workload_.sequences);
-    prefill_times.seconds = {std::exchange(seconds_, 0.0)};
+    prefill_times.seconds = {seconds_};
     if (workload_.kind == WorkloadKind::kDecode) {
       run_rounds([this] { return decode(); });
     } else {
@@ -100,7 +101,7 @@ class WorkloadRunner {
   template <typename Round>
   void run_rounds(const Round& round) {
     for (std::uint32_t i = 0; i <= setup_.rounds; ++i) {
-      tell(i);
+      if (i > 0) tell(i);
       times_.steps.clear();
       seconds_ = 0.0;
       times_.timed.tokens = round();
@@ -112,7 +113,6 @@ class WorkloadRunner {
   /// there is room, and samples a token of each.
   std::uint64_t prefill(std::uint32_t count) {
     std::uint64_t tokens = 0;
-    seconds_ = 0.0;
     for (std::uint32_t i = 0; i < count; ++i) {
       BenchSequence& sequence = sequences_[i];
       sequence.tokens = sequence.request.prompt_tokens;

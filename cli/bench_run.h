@@ -21,7 +21,7 @@ struct BenchSetup {
   std::uint32_t vocab_size = 0;
   std::uint32_t step_tokens = 0;
   std::uint32_t rounds = 5;
-  /// Called before each round and the warm-up with its number, from 0 to `rounds`; may be empty.
+  /// Called before the warm-up (0) and before each round (from 1); may be empty.
   std::function<void(std::uint32_t round)> progress;
 };
 

@@ -5,7 +5,7 @@
 
 #include <cstdio>
 #include <cstdlib>
-#include <vector>
+#include <string>
 
 namespace {
 
@@ -17,14 +17,13 @@ void print_rate(const char* name, const roofline::Rate& rate, const char* unit) 
 }
 
 void print_roofline(const roofline::RooflineOptions& options) {
-  const SteadyClock clock;
-  const roofline::Roofline measured = roofline::measure_roofline(options, clock);
+  const roofline::Roofline measured = roofline::measure_roofline(options);
   std::printf("%s, %u threads%s\n", std::string(runtime::isa_name(options.isa)).c_str(),
               options.num_threads, measured.pinned ? ", pinned" : "");
-  char name[32];
-  std::snprintf(name, sizeof(name), "read %llu MiB",
-                static_cast<unsigned long long>(measured.read_bytes >> 20U));
-  print_rate(name, measured.bytes_per_second, "GB/s");
+  for (const roofline::Reading& reading : measured.readings) {
+    const std::string name = "read " + std::to_string(reading.bytes >> 20U) + " MiB";
+    print_rate(name.c_str(), reading.bytes_per_second, "GB/s");
+  }
   print_rate("int8 products", measured.int8_ops_per_second, "GOPS");
   print_rate("f32 products", measured.f32_flops_per_second, "GFLOPS");
 }
@@ -38,18 +37,14 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "usage: kvasir_bench_roofline [THREADS [MIB]...]\n");
     return 2;
   }
-  std::vector<std::uint64_t> sizes;
+  if (argc > 2) options.read_bytes.clear();
   for (int i = 2; i < argc; ++i) {
-    sizes.push_back(static_cast<std::uint64_t>(std::atoi(argv[i])) << 20U);
+    options.read_bytes.push_back(static_cast<std::uint64_t>(std::atoi(argv[i])) << 20U);
   }
-  if (sizes.empty()) sizes.push_back(roofline::kDefaultReadBytes);
   for (const runtime::Isa isa : runtime::compiled_isas()) {
     if (!runtime::cpu_supports(isa)) continue;
     options.isa = isa;
-    for (const std::uint64_t bytes : sizes) {
-      options.read_bytes = bytes;
-      print_roofline(options);
-    }
+    print_roofline(options);
   }
   return 0;
 }

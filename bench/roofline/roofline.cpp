@@ -4,6 +4,7 @@
 
 #include "bench/roofline/probe_table.h"
 #include "core/check.h"
+#include "core/clock.h"
 #include "core/seconds.h"
 #include "runtime/kernels/dispatch.h"
 
@@ -87,8 +88,8 @@ HugeBuffer huge_buffer(std::size_t bytes) {
 
 class Runner {
  public:
-  Runner(std::uint32_t num_threads, const Clock& clock)
-      : num_threads_(num_threads), cpus_(cpus_to_pin(num_threads)), clock_(clock) {}
+  explicit Runner(std::uint32_t num_threads)
+      : num_threads_(num_threads), cpus_(cpus_to_pin(num_threads)) {}
 
   [[nodiscard]] bool pinned() const { return !cpus_.empty(); }
 
@@ -132,7 +133,7 @@ class Runner {
  private:
   std::uint32_t num_threads_;
   std::vector<int> cpus_;  // [num_threads] or empty
-  const Clock& clock_;
+  SteadyClock clock_;
 };
 
 Rate arithmetic_rate(const Runner& runner, const ArithmeticProbe& probe,
@@ -143,20 +144,12 @@ Rate arithmetic_rate(const Runner& runner, const ArithmeticProbe& probe,
   return runner.rate_of(work, static_cast<double>(probe.operations_per_iteration) * num_threads);
 }
 
-}  // namespace
-
-Roofline measure_roofline(const RooflineOptions& options, const Clock& clock) {
-  KVASIR_CHECK(options.num_threads > 0);
-  const ProbeTable probes = probes_for(options.isa);
-  const Runner runner(options.num_threads, clock);
-  Roofline result;
-  result.pinned = runner.pinned();
-
-  const std::size_t granules = (options.read_bytes + kReadGranuleBytes * options.num_threads - 1) /
-                               (kReadGranuleBytes * options.num_threads);
-  const std::size_t part_bytes = std::max<std::size_t>(1, granules) * kReadGranuleBytes;
-  const HugeBuffer buffer = huge_buffer(part_bytes * options.num_threads);
-  result.read_bytes = part_bytes * options.num_threads;
+Reading reading_of(const Runner& runner, ReadProbe probe, std::uint64_t bytes,
+                   std::uint32_t num_threads) {
+  const std::uint64_t granule = std::uint64_t{kReadGranuleBytes} * num_threads;
+  const std::size_t granules = std::max<std::uint64_t>(1, (bytes + granule - 1) / granule);
+  const std::size_t part_bytes = granules * kReadGranuleBytes;
+  const HugeBuffer buffer = huge_buffer(part_bytes * num_threads);
   const auto part = [&](std::uint32_t index) { return buffer.get() + index * part_bytes; };
   // Written by the thread that will read it: untouched pages are all the same page of zeros, and
   // with several memory nodes it should be the near one.
@@ -166,9 +159,24 @@ Roofline measure_roofline(const RooflineOptions& options, const Clock& clock) {
       },
       1);
   const Work read = [&](std::uint32_t index, std::uint64_t passes) {
-    for (std::uint64_t pass = 0; pass < passes; ++pass) probes.read(part(index), part_bytes);
+    for (std::uint64_t pass = 0; pass < passes; ++pass) probe(part(index), part_bytes);
   };
-  result.bytes_per_second = runner.rate_of(read, static_cast<double>(result.read_bytes));
+  const std::uint64_t pass_bytes = part_bytes * num_threads;
+  return {.bytes = pass_bytes,
+          .bytes_per_second = runner.rate_of(read, static_cast<double>(pass_bytes))};
+}
+
+}  // namespace
+
+Roofline measure_roofline(const RooflineOptions& options) {
+  KVASIR_CHECK(options.num_threads > 0);
+  const ProbeTable probes = probes_for(options.isa);
+  const Runner runner(options.num_threads);
+  Roofline result;
+  result.pinned = runner.pinned();
+  for (const std::uint64_t bytes : options.read_bytes) {
+    result.readings.push_back(reading_of(runner, probes.read, bytes, options.num_threads));
+  }
   result.int8_ops_per_second = arithmetic_rate(runner, probes.int8, options.num_threads);
   result.f32_flops_per_second = arithmetic_rate(runner, probes.f32, options.num_threads);
   return result;

@@ -185,8 +185,43 @@ def test_generate_refuses_what_the_validator_refuses():
     assert done.returncode == 2 and "temperature" in done.stderr and done.stdout == ""
 
 
+def bench(*arguments):
+    return run("bench", "--model", MODEL, "--threads", 1, "--rounds", 1, "--new-tokens", 2, "--prompt-tokens", 8, *arguments)
+
+
+def test_bench_prints_a_table_and_nothing_else_where_nobody_watches():
+    done = bench("--workload", "prefill,decode:2,mixed:2", "--no-roofline")
+    assert done.returncode == 0 and done.stderr == ""
+    for said in ("machine: ", "model: tiny llama-gqa", "load: ", "HTTP are not in it", "prefill:8", "decode:2", "mixed:2", "peak memory"):
+        assert said in done.stdout, done.stdout
+
+
+def test_bench_gives_json_with_a_share_of_the_bound():
+    done = bench("--workload", "decode:1,decode:3,prefill:20", "--json", "--kv-type", "f32", "--isa", "scalar", "--step-tokens", 16)
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+    said = json.loads(done.stdout)
+    assert said["machine"]["isa"] == "scalar" and said["machine"]["threads"] == 1 and said["machine"]["kv_type"] == "f32"
+    shapes = [(row["workload"], row["sequences"], row["prompt_tokens"]) for row in said["results"]]
+    assert shapes == [("decode", 1, 8), ("decode", 3, 8), ("prefill", 1, 20)]
+    for row in said["results"]:
+        assert row["tokens_per_second"] > 0 and row["percent_of_bound"] > 0, row
+    assert said["load_seconds"] > 0 and said["peak_rss_bytes"] > 1 << 20
+
+
+@pytest.mark.parametrize("flag, value, said", [
+    ("--model", "/nonexistent.gguf", "does not exist"), ("--workload", "decoed:8", '"decoed:8" is no workload; allowed: prefill'),
+    ("--workload", "prefill:100000", "more than the context"), ("--workload", "decode:4096", "--step-tokens is 512"),
+    ("--rounds", "0", "1 to 1000"), ("--new-tokens", "x", "1 to"), ("--isa", "neon", "auto, scalar"),
+])
+def test_bench_refuses_what_it_cannot_run_in_one_line(flag, value, said):
+    done = bench(flag, value)
+    assert done.returncode == 2 and done.stdout == "" and done.stderr.count("\n") == 1, done
+    assert said in done.stderr and flag in done.stderr
+
+
 def small_commands():
     return [("generate", "--model", MODEL, "--kv-budget", "1MiB", "--threads", "1", "--max-tokens", "4", "--quiet", "Hello"),
+            ("bench", "--model", MODEL, "--threads", "1", "--rounds", "1", "--workload", "prefill:4", "--no-roofline"),
             ("tokenize", "--model", MODEL, "Hello"), ("tokenize", "--model", MODEL, "--detokenize", "5 6"), ("inspect", MODEL),
             ("inspect", MODEL, "--json"), ("config-doc",), ("--help",), ("--version",)]
 
