@@ -70,12 +70,15 @@ std::uint32_t choose_blocks(const LoadedOptions& loaded, const kvcache::KvGeomet
   return static_cast<std::uint32_t>(blocks);
 }
 
-/// Names everything that the bytes of an answer may depend on: build, instruction set, KV type,
-/// model.
-std::string fingerprint(std::string_view isa, std::string_view kv_type, std::uint64_t model_hash) {
+/// Names everything that the bytes of an answer may depend on: build, instruction set, activations,
+/// KV type, model.
+std::string fingerprint(const EngineStack& stack, std::string_view kv_type,
+                        std::uint64_t model_hash) {
   char hash[20];
   std::snprintf(hash, sizeof(hash), "%016llx", static_cast<unsigned long long>(model_hash));
-  return "kvasir-" KVASIR_VERSION "-" + std::string(isa) + "-" + std::string(kv_type) + "-" + hash;
+  return "kvasir-" KVASIR_VERSION "-" + std::string(runtime::isa_name(stack.executor_options.isa)) +
+         "-" + std::string(runtime::activations_name(stack.activations)) + "-" +
+         std::string(kv_type) + "-" + hash;
 }
 
 /// The names that clients may ask for, the first being the model's id: the comma-separated option,
@@ -113,19 +116,21 @@ server::ModelInfo model_info(const LoadedOptions& loaded, const EngineStack& sta
   info.num_blocks = stack.num_blocks;
   info.kv_budget_bytes = options.kv_budget_bytes;
   info.kernels = runtime::isa_name(stack.executor_options.isa);
-  info.system_fingerprint = fingerprint(info.kernels, options.kv_type, model_hash);
+  info.system_fingerprint = fingerprint(stack, options.kv_type, model_hash);
   info.num_threads = stack.threads.threads;
   info.step_tokens = options.step_tokens;
   return info;
 }
 
 MemorySum sum_memory(const config::ServeOptions& options, const EngineStack& stack) {
+  const runtime::ModelWeights planned =
+      runtime::planned_weights(stack.model->weights, stack.activations);
   return memory_sum({
-      .weight_bytes = stack.model->text.file->size_bytes(),
+      .weight_bytes = runtime::packed_bytes(planned),
       .kv_block_bytes = stack.geometry.bytes_per_block(),
       .kv_blocks = stack.num_blocks,
       .executor_buffer_bytes =
-          runtime::CpuExecutor::buffer_bytes(stack.executor_options, stack.model->config),
+          runtime::CpuExecutor::buffer_bytes(stack.executor_options, stack.model->config, planned),
       .vocabulary_tokens = stack.model->text.tokenizer->vocabulary_size(),
       .max_sequences = options.max_sequences,
       .max_waiting = options.max_waiting,
@@ -142,6 +147,15 @@ std::string memory_origins(const LoadedOptions& loaded) {
   return text;
 }
 
+/// Moves the weights out of the file's mapping; its pages are given back.
+void pack(EngineStack& stack) {
+  LoadedModel& model = *stack.model;
+  const TimePoint begin = stack.clock.now();
+  model.weights = runtime::pack_weights(model.weights, stack.activations, stack.threads.threads,
+                                        model.text.file.get());
+  stack.packing_seconds = std::chrono::duration<double>(stack.clock.now() - begin).count();
+}
+
 }  // namespace
 
 std::unique_ptr<EngineStack> build_engine_stack(const LoadedOptions& loaded) {
@@ -149,6 +163,8 @@ std::unique_ptr<EngineStack> build_engine_stack(const LoadedOptions& loaded) {
   auto stack = std::make_unique<EngineStack>();
   stack->threads = choose_threads(loaded);
   stack->executor_options.isa = choose_isa(loaded);
+  stack->activations =
+      options.activations == "f32" ? runtime::Activations::kF32 : runtime::Activations::kInt8;
   stack->model = load_model(resolve_model_path({options.model_path, origin_of(loaded, "model")}),
                             {options.chat_template_path, origin_of(loaded, "chat-template")});
   stack->context_tokens = choose_context(loaded, *stack->model);
@@ -170,7 +186,10 @@ std::unique_ptr<EngineStack> build_engine_stack(const LoadedOptions& loaded) {
     throw StartupError(refusal + "; lower one of: " + memory_origins(loaded));
   }
 
+  const std::uint64_t model_hash =
+      runtime::model_hash(*stack->model->text.file, stack->model->config);
   try {
+    pack(*stack);
     stack->storage = std::make_unique<kvcache::KvStorage>(stack->geometry, stack->num_blocks);
     stack->executor = std::make_unique<runtime::CpuExecutor>(
         stack->executor_options, stack->model->config, stack->model->weights, *stack->storage);
@@ -189,10 +208,10 @@ std::unique_ptr<EngineStack> build_engine_stack(const LoadedOptions& loaded) {
   engine_options.limits.max_sequences = options.max_sequences;
   engine_options.limits.context_tokens = stack->context_tokens;
   engine_options.max_waiting_sequences = options.max_waiting;
-  engine_options.model_hash = runtime::model_hash(*stack->model->text.file, stack->model->config);
+  engine_options.model_hash = model_hash;
   engine_options.prefix_cache = options.prefix_cache;
   stack->engine = std::make_unique<engine::Engine>(engine_options, *stack->executor, stack->clock);
-  stack->info = model_info(loaded, *stack, engine_options.model_hash);
+  stack->info = model_info(loaded, *stack, model_hash);
   return stack;
 }
 
@@ -203,7 +222,12 @@ void log_engine_stack(const EngineStack& stack, const config::ServeOptions& opti
                model.context_tokens, stack.model->text.file->path());
   if (!stack.model->chat_template_warning.empty()) spdlog::warn(stack.model->chat_template_warning);
   spdlog::info("threads: {} ({} decided)", stack.threads.threads, stack.threads.reason);
-  spdlog::info("kernels: {}; KV type {}", stack.info.kernels, options.kv_type);
+  const runtime::KernelTable& kernels = runtime::kernels_for(stack.executor_options.isa);
+  spdlog::info("kernels: {}: {}; KV type {}", stack.info.kernels,
+               runtime::kernels_text(stack.model->weights, kernels), options.kv_type);
+  spdlog::info("weights: {} packed in {:.0f} ms",
+               bytes_text(runtime::packed_bytes(stack.model->weights)),
+               stack.packing_seconds * 1e3);
   for (const MemoryPart& part : stack.memory.parts) {
     spdlog::info("memory: {} for {} ({})", bytes_text(part.bytes), part.name, part.how);
   }

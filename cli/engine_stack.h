@@ -10,6 +10,7 @@
 #include "engine/engine.h"
 #include "kvcache/kv_storage.h"
 #include "runtime/cpu_executor.h"
+#include "runtime/model/pack_weights.h"
 #include "server/generate_service.h"
 
 #include <cstdint>
@@ -26,6 +27,8 @@ struct EngineStack {
   std::uint32_t context_tokens = 0;
   CpuLimit threads;  // reason: who decided
   runtime::CpuExecutorOptions executor_options;
+  runtime::Activations activations = runtime::Activations::kInt8;
+  double packing_seconds = 0.0;  // weights from the file into their own memory
   MemorySum memory;
   MemoryLimit memory_limit;
   std::unique_ptr<kvcache::KvStorage> storage;

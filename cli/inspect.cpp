@@ -68,6 +68,7 @@ void write_verdicts(const ModelReport& report, std::ostream& out) {
     out << ' ' << isa.name << (isa.supported_by_cpu ? "" : " (not on this CPU)");
   }
   out << "; auto picks " << report.best_isa << "\n";
+  if (!report.kernels.empty()) out << "  kernels: " << report.kernels << "\n";
 }
 
 void write_config(const runtime::ModelConfig& config, std::ostream& out) {
@@ -158,7 +159,8 @@ Json json_of_support(const ModelReport& report) {
   return {{"can_be_served", report.can_be_served()},
           {"parts", parts},
           {"instruction_sets", isas},
-          {"auto_picks", report.best_isa}};
+          {"auto_picks", report.best_isa},
+          {"kernels", report.kernels}};
 }
 
 // The reader has refused keys that are there twice, so they are appended without being looked up:

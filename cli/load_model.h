@@ -36,7 +36,7 @@ struct TextModel {
 struct LoadedModel {
   TextModel text;
   runtime::ModelConfig config;
-  runtime::ModelWeights weights;  // views into text.file
+  runtime::ModelWeights weights;  // views into text.file until engine_stack packs them
   std::unique_ptr<text::ChatTemplate>
       chat_template;  // null: none, or `chat_template_warning` says why
   std::string chat_template_warning;

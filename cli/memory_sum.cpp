@@ -37,7 +37,7 @@ MemorySum memory_sum(const MemoryInputs& in) {
   const std::uint64_t waiting =
       in.max_waiting * (kSequenceFixedBytes + in.context_tokens / 4 * kSequenceBytesPerToken);
   return {{
-      {"weights", in.weight_bytes, "size of the mapped model file"},
+      {"weights", in.weight_bytes, "as they lie in memory; the file is not kept"},
       {"KV arena", in.kv_blocks * in.kv_block_bytes,
        std::to_string(in.kv_blocks) + " blocks of " + std::to_string(in.kv_block_bytes) + " bytes"},
       {"compute buffers", in.executor_buffer_bytes, "sized for step-tokens and max-sequences"},

@@ -2,7 +2,7 @@
 
 #include "cli/load_model.h"
 #include "runtime/kernels/dispatch.h"
-#include "runtime/model/weights.h"
+#include "runtime/model/pack_weights.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
 
@@ -23,6 +23,11 @@ void judge_forward_pass(const runtime::GgufFile& file, ModelReport& report) {
   }
   const auto weights = runtime::read_weights(file, *config);
   report.verdicts.push_back({kForwardPass, weights ? "" : weights.error().message});
+  if (weights) {
+    report.kernels =
+        runtime::kernels_text(runtime::planned_weights(*weights, runtime::Activations::kInt8),
+                              runtime::kernels_for(runtime::best_isa()));
+  }
   report.config = std::move(*config);
 }
 

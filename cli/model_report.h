@@ -46,6 +46,7 @@ struct ModelReport {
   std::map<std::string_view, TypeSum> tensor_types;
   std::vector<IsaReport> isas;  // compiled in, slowest first
   std::string_view best_isa;
+  std::string kernels;  // what `auto` multiplies with, for each tensor type; empty without a config
 
   [[nodiscard]] bool can_be_served() const;  // a missing chat template only refuses chat requests
 };

@@ -145,7 +145,15 @@ std::vector<OptionRow> make_table() {
        .member = &O::isa,
        .users = kServe | kGenerate | kBench,
        .help = "Instruction set of the kernels; auto is the best that this CPU has.",
-       .choices = {"auto", "scalar", "avx2", "avx512"}},
+       .choices = {"auto", "scalar", "avx2", "avxvnni", "avx512"}},
+      {.name = "activations",
+       .kind = K::kChoice,
+       .member = &O::activations,
+       .users = kServe | kGenerate,
+       .help =
+           "Inputs of linear layers with quantised weights: int8 rounds them in blocks of 32 and "
+           "is several times as fast, f32 keeps them as they are.",
+       .choices = {"int8", "f32"}},
       {.name = "shutdown-grace-ms",
        .kind = K::kNumber,
        .member = &O::shutdown_grace_ms,

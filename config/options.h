@@ -25,6 +25,7 @@ struct ServeOptions {
   std::uint32_t step_tokens = 512;
   std::uint32_t context_tokens = 0;  // 0: the model's
   std::string isa = "auto";          // auto, scalar, avx2, avxvnni, avx512
+  std::string activations = "int8";  // int8, f32
   std::uint32_t shutdown_grace_ms = 30'000;
   std::string ready_file;  // empty: none
   std::string log_level = "info";

@@ -5,30 +5,7 @@
 
 #include "core/check.h"
 
-#include <new>
-#include <sys/mman.h>
-
 namespace kvasir::kvcache {
-namespace {
-
-constexpr std::size_t kHugePageBytes = std::size_t{2} << 20;
-
-/// Reserves `bytes` (a multiple of kHugePageBytes) on a huge page boundary.
-std::byte* map_aligned(std::size_t bytes) {
-  const std::size_t padded = bytes + kHugePageBytes;
-  void* const mapped = mmap(nullptr, padded, PROT_READ | PROT_WRITE,
-                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (mapped == MAP_FAILED) throw std::bad_alloc();
-  auto* const start = static_cast<std::byte*>(mapped);
-  const std::size_t misaligned = reinterpret_cast<std::uintptr_t>(start) % kHugePageBytes;
-  const std::size_t head = (kHugePageBytes - misaligned) % kHugePageBytes;
-  const std::size_t tail = padded - head - bytes;
-  if (head > 0) munmap(start, head);
-  if (tail > 0) munmap(start + head + bytes, tail);
-  return start + head;
-}
-
-}  // namespace
 
 KvStorage::KvStorage(const KvGeometry& geometry, std::uint32_t num_blocks)
     : geometry_(geometry), num_blocks_(num_blocks) {
@@ -39,32 +16,27 @@ KvStorage::KvStorage(const KvGeometry& geometry, std::uint32_t num_blocks)
   KVASIR_CHECK(num_blocks >= 1);
   KVASIR_CHECK(geometry.bytes_per_block() > 0);
   tile_bytes_ = geometry.tile_bytes(0);
-  mapped_bytes_ = (size_bytes() + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
-  base_ = map_aligned(mapped_bytes_);
-  madvise(base_, mapped_bytes_,
-          MADV_HUGEPAGE);  // a wish: where it is refused, small pages serve as well
+  pages_ = PageBuffer(size_bytes());
 }
-
-KvStorage::~KvStorage() { munmap(base_, mapped_bytes_); }
 
 std::size_t KvStorage::size_bytes() const { return geometry_.bytes_per_block() * num_blocks_; }
 
 std::byte* KvStorage::k_tile(std::uint32_t layer, BlockId block, std::uint32_t kv_head) {
-  return base_ + tile_offset(Half::kK, layer, block, kv_head);
+  return pages_.data() + tile_offset(Half::kK, layer, block, kv_head);
 }
 
 std::byte* KvStorage::v_tile(std::uint32_t layer, BlockId block, std::uint32_t kv_head) {
-  return base_ + tile_offset(Half::kV, layer, block, kv_head);
+  return pages_.data() + tile_offset(Half::kV, layer, block, kv_head);
 }
 
 const std::byte* KvStorage::k_tile(std::uint32_t layer, BlockId block,
                                    std::uint32_t kv_head) const {
-  return base_ + tile_offset(Half::kK, layer, block, kv_head);
+  return pages_.data() + tile_offset(Half::kK, layer, block, kv_head);
 }
 
 const std::byte* KvStorage::v_tile(std::uint32_t layer, BlockId block,
                                    std::uint32_t kv_head) const {
-  return base_ + tile_offset(Half::kV, layer, block, kv_head);
+  return pages_.data() + tile_offset(Half::kV, layer, block, kv_head);
 }
 
 std::size_t KvStorage::tile_offset(Half half, std::uint32_t layer, BlockId block,

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "core/ids.h"
+#include "core/page_buffer.h"
 #include "kvcache/kv_geometry.h"
 
 #include <cstddef>
@@ -20,7 +21,6 @@ class KvStorage {
   /// first use. Every tile starts on a 64-byte boundary. Throws std::bad_alloc when the address
   /// space is refused.
   KvStorage(const KvGeometry& geometry, std::uint32_t num_blocks);
-  ~KvStorage();
   KvStorage(const KvStorage&) = delete;
   KvStorage& operator=(const KvStorage&) = delete;
 
@@ -40,13 +40,12 @@ class KvStorage {
  private:
   enum class Half { kK, kV };
   [[nodiscard]] std::size_t tile_offset(Half half, std::uint32_t layer, BlockId block,
-                                        std::uint32_t kv_head) const;  // in bytes from base_
+                                        std::uint32_t kv_head) const;  // in bytes from the start
 
   KvGeometry geometry_;
   std::uint32_t num_blocks_ = 0;
   std::size_t tile_bytes_ = 0;
-  std::size_t mapped_bytes_ = 0;
-  std::byte* base_ = nullptr;
+  PageBuffer pages_;
 };
 
 }  // namespace kvasir::kvcache

@@ -4,7 +4,7 @@
 #include "runtime/kernels/dispatch.h"
 #include "runtime/model/decoder.h"
 #include "runtime/sampling/sampler.h"
-#include "runtime/thread_pool.h"
+#include "runtime/worker_team.h"
 
 #include <algorithm>
 #include <functional>
@@ -38,27 +38,28 @@ struct CpuExecutor::Impl {
         config(model_config),
         storage(kv_storage),
         kernels(kernels_for(opts.isa)),
-        pool(opts.num_threads),
-        decoder(decoder_limits(opts), model_config, weights, kernels, kv_storage, pool),
+        team(opts.num_threads),
+        decoder(decoder_limits(opts), model_config, weights, kernels, kv_storage, team),
         scratch(opts.num_threads, SamplerScratch(model_config.vocab_size)) {
     rows.reserve(std::max(opts.max_sequences, opts.max_step_tokens));
-    token_indices.reserve(opts.max_sequences);
+    token_indices.reserve(rows.capacity());
   }
 
   void check(const Batch& batch) const;
   void check_chunk(const BatchChunk& chunk) const;
   std::size_t collect_rows(const Batch& batch);
-  void sample_rows(const Batch& batch, std::span<const HeadRow> group, StepResult& result);
+  void sample_rows(const Batch& batch, std::size_t first_row, std::span<const HeadRow> group,
+                   StepResult& result);
 
   CpuExecutorOptions options;
   const ModelConfig& config;
   kvcache::KvStorage& storage;
   const KernelTable& kernels;
-  ThreadPool pool;
+  WorkerTeam team;
   Decoder decoder;
   std::vector<SamplerScratch> scratch;       // [num_threads]
   std::vector<HeadRow> rows;                 // of the current batch
-  std::vector<std::uint32_t> token_indices;  // [<= max_sequences]: of one pass of the head
+  std::vector<std::uint32_t> token_indices;  // [rows]
   bool keep = false;
   std::vector<float> kept;  // [kept rows, vocab_size]
 };
@@ -82,25 +83,23 @@ Result<StepResult> CpuExecutor::execute(const Batch& batch) {
   self.kept.clear();
   StepResult result;
   if (batch.chunks.empty()) return result;
-  self.decoder.forward(batch);
   result.sampled.resize(self.collect_rows(batch));
+  self.decoder.forward(batch, self.token_indices);
   const std::span<const HeadRow> rows(self.rows);
   for (std::size_t first = 0; first < rows.size(); first += self.options.max_sequences) {
     const std::size_t count =
         std::min<std::size_t>(self.options.max_sequences, rows.size() - first);
-    self.sample_rows(batch, rows.subspan(first, count), result);
+    self.sample_rows(batch, first, rows.subspan(first, count), result);
   }
   return result;
 }
 
 std::uint64_t CpuExecutor::buffer_bytes(const CpuExecutorOptions& options,
-                                        const ModelConfig& config) {
-  const std::uint64_t sampler_bytes =
-      std::uint64_t{config.vocab_size} * (2 * sizeof(float) + sizeof(TokenId));
-  const std::uint64_t row_bytes =
-      std::max(options.max_sequences, options.max_step_tokens) * sizeof(HeadRow) +
-      options.max_sequences * sizeof(std::uint32_t);
-  return Decoder::buffer_bytes(decoder_limits(options), config, kernels_for(options.isa)) +
+                                        const ModelConfig& config, const ModelWeights& weights) {
+  const std::uint64_t sampler_bytes = SamplerScratch::bytes(config.vocab_size);
+  const std::uint64_t row_bytes = std::max(options.max_sequences, options.max_step_tokens) *
+                                  (sizeof(HeadRow) + sizeof(std::uint32_t));
+  return Decoder::buffer_bytes(decoder_limits(options), config, weights, kernels_for(options.isa)) +
          options.num_threads * sampler_bytes + row_bytes;
 }
 
@@ -168,15 +167,15 @@ std::size_t CpuExecutor::Impl::collect_rows(const Batch& batch) {
     }
     first_token += chunk.num_tokens;
   }
+  token_indices.clear();
+  for (const HeadRow& row : rows) token_indices.push_back(row.token_index);
   return num_sampled;
 }
 
-/// Head and sampler for as many rows as there is room for logits.
-void CpuExecutor::Impl::sample_rows(const Batch& batch, std::span<const HeadRow> group,
-                                    StepResult& result) {
-  token_indices.clear();
-  for (const HeadRow& row : group) token_indices.push_back(row.token_index);
-  decoder.head(token_indices);
+/// Head and sampler for as many rows as there is room for logits; `group` starts at `first_row`.
+void CpuExecutor::Impl::sample_rows(const Batch& batch, std::size_t first_row,
+                                    std::span<const HeadRow> group, StepResult& result) {
+  decoder.head(first_row, group.size());
   if (keep) {
     for (std::size_t r = 0; r < group.size(); ++r) {
       const std::span<const float> logits = decoder.logits(r);
@@ -201,7 +200,7 @@ void CpuExecutor::Impl::sample_rows(const Batch& batch, std::span<const HeadRow>
     for (std::uint32_t worker = 0; worker < options.num_threads; ++worker) sample_range(worker);
     return;
   }
-  pool.run(std::cref(sample_range));
+  team.run(std::cref(sample_range));
 }
 
 }  // namespace kvasir::runtime

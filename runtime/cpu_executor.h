@@ -32,9 +32,11 @@ class CpuExecutor final : public Executor {
 
   [[nodiscard]] Result<StepResult> execute(const Batch& batch) override;
 
-  /// Bytes that an executor with these options holds in buffers; for the start-up memory sum.
+  /// Bytes that an executor with these options holds in buffers, for weights laid out as `weights`
+  /// is; for the start-up memory sum.
   [[nodiscard]] static std::uint64_t buffer_bytes(const CpuExecutorOptions& options,
-                                                  const ModelConfig& config);
+                                                  const ModelConfig& config,
+                                                  const ModelWeights& weights);
 
   /// Raw logits [vocab_size] of the wanted rows of the last batch, in batch order; for tests and
   /// offline scoring. Only kept when turned on, and then for every row from first_logits_row on.

@@ -1,4 +1,4 @@
-// Float arrays that start on a 64-byte boundary, with rows padded to it, as the kernels like them.
+// Arrays that start on a 64-byte boundary, with rows padded to it, as the kernels like them.
 // Sized once at construction; nothing here computes.
 #pragma once
 
@@ -25,6 +25,7 @@ struct CacheLineAllocator {
 };
 
 using FloatBuffer = std::vector<float, CacheLineAllocator<float>>;
+using ByteBuffer = std::vector<std::byte, CacheLineAllocator<std::byte>>;
 
 /// Floats of a row of `count` floats, so that the next row is aligned too.
 [[nodiscard]] constexpr std::size_t padded_floats(std::size_t count) {

@@ -24,7 +24,8 @@ namespace kvasir::runtime {
 /// VNNI.
 enum class Isa : std::uint8_t { kScalar, kAvx2, kAvxVnni, kAvx512 };
 
-/// y[m][r] = dot(x[m], weights row r) for m in [0, num_x) and r in [row_begin, row_end).
+/// y[m][r] = dot(x[m], weights row r) (+ bias[r]) for m in [0, num_x) and r in [row_begin, row_end);
+/// with `accumulate` that is added to what y holds.
 struct MatmulTask {
   GgmlType type = GgmlType::kF32;
   const std::byte* weights = nullptr;  // row r at weights + r * row_bytes
@@ -34,8 +35,11 @@ struct MatmulTask {
   const float* x = nullptr;  // [num_x, k], rows x_stride floats apart
   std::size_t x_stride = 0;
   std::uint32_t num_x = 0;
-  float* y = nullptr;  // [num_x, rows], rows y_stride floats apart; y[m * y_stride + r]
+  float* y = nullptr;  // y[m * y_stride + r - y_first_row]
   std::size_t y_stride = 0;
+  std::uint32_t y_first_row = 0;
+  const float* bias = nullptr;  // null, or one for each weight row
+  bool accumulate = false;
   float* scratch = nullptr;  // KernelTable::matmul_scratch_floats(k) floats, 64-byte aligned, one
                              // for each thread
 };
@@ -86,10 +90,11 @@ struct KernelTable {
   /// sixteen-lane dot product.
   void (*rms_norm)(const float* x, const float* weight, float* out, std::uint32_t n,
                    float epsilon) = nullptr;
-  /// Rotates adjacent pairs (2i, 2i+1) of one head in place; cosines and sines are [dims / 2].
+  /// Rotates adjacent pairs (2i, 2i + 1) of one head in place: x[d] * cosines[d] + x[partner] *
+  /// sines[d]; both [dims], the sine negative for the first of a pair.
   void (*rope_adjacent)(float* head, const float* cosines, const float* sines,
                         std::uint32_t dims) = nullptr;
-  /// Rotates (i, i + dims / 2).
+  /// The same with pairs (i, i + dims / 2).
   void (*rope_halves)(float* head, const float* cosines, const float* sines,
                       std::uint32_t dims) = nullptr;
   /// out[i] = gate[i] / (1 + exp(-gate[i])) * up[i]; out may alias either.
@@ -109,6 +114,21 @@ struct KernelTable {
   /// out[i] = exp(x[i] - shift); returns the sum over fixed ranges of 1024 (sixteen lanes each,
   /// ranges added in ascending order).
   float (*exp_shifted)(const float* x, float shift, float* out, std::uint32_t n) = nullptr;
+  /// The same logsumexp for who knows the maximum already (-inf where all are NaN).
+  float (*logsumexp)(const float* logits, float maximum, std::uint32_t n) = nullptr;
+
+  /// maxima[r][j]: the largest x[r * 1024 + i] with i % 16 == j, for each range r of 1024; NaN
+  /// counts as -inf, and a lane without elements is -inf. Shape [ceil(n / 1024)][16]. Returns the
+  /// largest of all.
+  float (*lane_maxima)(const float* x, std::uint32_t n, float* maxima) = nullptr;
+  /// Writes each i with x[i] > below (never one of a NaN), ascending, and returns their number.
+  std::uint32_t (*find_above)(const float* x, float below, std::uint32_t n,
+                              std::uint32_t* indices) = nullptr;
+  /// sums[r] = sum of exp((x[i] - maximum) / temperature) over range r of 1024, NaN counting as
+  /// -inf and +inf as the largest float: in double, element i in lane i % 8, but the last
+  /// (n % 8) of a range in lane 0, the lanes added in ascending order.
+  void (*softmax_sums)(const float* x, float maximum, float temperature, double* sums,
+                       std::uint32_t n) = nullptr;
 };
 
 }  // namespace kvasir::runtime

@@ -1,6 +1,9 @@
+// One task runs through all layers on every worker; sync() stands between a phase that writes and
+// the next that reads what other workers wrote.
 #include "runtime/model/decoder.h"
 
 #include "core/check.h"
+#include "runtime/kernels/panels.h"
 
 #include <algorithm>
 #include <cmath>
@@ -9,53 +12,25 @@
 namespace kvasir::runtime {
 namespace {
 
-/// Weight rows are split over workers in multiples of this: enough for a kernel's register tile.
-constexpr std::size_t kRowGranule = 16;
-
-/// Below so many rows for each worker, waking the others takes longer than the norms and rotations
-/// of all rows.
-constexpr std::size_t kMinRowsPerWorker = 4;
-
-/// The smallest block that the arena allows: the longest table of a context.
-constexpr std::uint32_t kMinBlockTokens = 16;
-
 std::uint32_t context_of(const DecoderLimits& limits, const ModelConfig& config) {
   return limits.max_context_tokens == 0 ? config.context_tokens : limits.max_context_tokens;
 }
 
-std::size_t query_width(const ModelConfig& config) {
-  return std::size_t{config.num_heads} * config.head_dim;
+std::uint32_t query_width(const ModelConfig& config) { return config.num_heads * config.head_dim; }
+
+std::uint32_t kv_width(const ModelConfig& config) { return config.num_kv_heads * config.head_dim; }
+
+AttentionLimits attention_limits(const DecoderLimits& limits, const ModelConfig& config) {
+  return {.num_threads = limits.num_threads,
+          .max_step_tokens = limits.max_step_tokens,
+          .max_chunks = limits.max_chunks,
+          .max_context_tokens = context_of(limits, config)};
 }
 
-std::size_t kv_width(const ModelConfig& config) {
-  return std::size_t{config.num_kv_heads} * config.head_dim;
-}
+bool reads_panels(const WeightMatrix& matrix) { return matrix.layout == WeightLayout::kPanels; }
 
-/// Floats of one worker's scratch: the most that any matmul or attention unit asks for.
-std::size_t scratch_floats(const ModelConfig& config, const KernelTable& kernels) {
-  const auto for_k = [&](std::size_t k) {
-    return kernels.matmul_scratch_floats(static_cast<std::uint32_t>(k));
-  };
-  std::size_t floats =
-      std::max({for_k(config.width), for_k(query_width(config)), for_k(config.ffn_width)});
-  for (const std::uint32_t block_tokens : {16U, 32U, 64U}) {
-    floats = std::max(floats,
-                      kernels.attention_scratch_floats(
-                          config.head_dim, config.num_heads / config.num_kv_heads, block_tokens));
-  }
-  return padded_floats(floats);
-}
-
-std::size_t table_entries(const DecoderLimits& limits, const ModelConfig& config) {
-  return (std::size_t{context_of(limits, config)} + kMinBlockTokens - 1) / kMinBlockTokens;
-}
-
-/// The part of [begin, end) that lies in a matrix whose rows start at `offset` among the rows of a
-/// phase.
-WorkRange rows_within(WorkRange range, std::size_t offset, std::size_t rows) {
-  const std::size_t begin = std::clamp(range.begin, offset, offset + rows);
-  const std::size_t end = std::clamp(range.end, offset, offset + rows);
-  return {begin - offset, end - offset};
+const float* bias_or_null(const std::vector<float>& bias) {
+  return bias.empty() ? nullptr : bias.data();
 }
 
 KvElement kv_element(kvcache::KvType type) { return static_cast<KvElement>(type); }
@@ -65,179 +40,250 @@ static_assert(static_cast<int>(KvElement::kBf16) == static_cast<int>(kvcache::Kv
 
 }  // namespace
 
+Decoder::Strides::Strides(const ModelConfig& config, const ModelWeights& weights,
+                          const KernelTable& kernels)
+    : width(padded_floats(config.width)),
+      query(padded_floats(query_width(config))),
+      kv(padded_floats(kv_width(config))),
+      rope(padded_floats(config.rope.dims)),
+      vocab(padded_floats(config.vocab_size)),
+      ffn_rows(0),
+      quantized(std::max(kernels.quant->quantized_row_bytes(config.width),
+                         kernels.quant->quantized_row_bytes(query_width(config)))),
+      ffn_quantized(0),
+      scratch_bytes(std::max({linear_scratch_bytes(kernels, config.width),
+                              linear_scratch_bytes(kernels, query_width(config)),
+                              linear_scratch_bytes(kernels, config.ffn_width)})) {
+  for (const LayerWeights& layer : weights.layers) {
+    if (reads_panels(layer.ffn_down)) {
+      ffn_quantized = kernels.quant->quantized_row_bytes(config.ffn_width);
+    } else {
+      ffn_rows = padded_floats(config.ffn_width);
+    }
+  }
+}
+
 Decoder::Decoder(const DecoderLimits& limits, const ModelConfig& config,
                  const ModelWeights& weights, const KernelTable& kernels,
-                 kvcache::KvStorage& storage, ThreadPool& pool)
+                 kvcache::KvStorage& storage, WorkerTeam& team)
     : limits_(limits),
       config_(config),
       weights_(weights),
       kernels_(kernels),
       storage_(storage),
-      pool_(pool),
-      width_stride_(padded_floats(config.width)),
-      query_stride_(padded_floats(query_width(config))),
-      kv_stride_(padded_floats(kv_width(config))),
-      ffn_stride_(padded_floats(config.ffn_width)),
-      rope_stride_(padded_floats(config.rope.dims / 2)),
-      vocab_stride_(padded_floats(config.vocab_size)) {
-  KVASIR_CHECK(pool.num_threads() == limits.num_threads);
+      team_(team),
+      attention_(attention_limits(limits, config), config, kernels, storage),
+      strides_(config, weights, kernels) {
+  KVASIR_CHECK(team.num_threads() == limits.num_threads);
   KVASIR_CHECK(config.num_heads % config.num_kv_heads == 0);
   const std::size_t tokens = limits.max_step_tokens;
-  layout_.reserve(limits.max_step_tokens, limits.max_chunks, config.num_kv_heads,
-                  limits.num_threads);
-  for (FloatBuffer* buffer : {&x_, &normed_, &projected_}) buffer->resize(tokens * width_stride_);
-  for (FloatBuffer* buffer : {&query_, &attended_}) buffer->resize(tokens * query_stride_);
-  for (FloatBuffer* buffer : {&key_, &value_}) buffer->resize(tokens * kv_stride_);
-  for (FloatBuffer* buffer : {&gate_, &up_}) buffer->resize(tokens * ffn_stride_);
-  for (FloatBuffer* buffer : {&cosines_, &sines_}) buffer->resize(tokens * rope_stride_);
-  head_input_.resize(limits.max_logits_rows * width_stride_);
-  logits_.resize(limits.max_logits_rows * vocab_stride_);
-  scratch_.resize(limits.num_threads);
-  for (FloatBuffer& scratch : scratch_) scratch.resize(scratch_floats(config, kernels));
-  tile_pointers_.resize(limits.num_threads);
-  for (auto& pointers : tile_pointers_) pointers.resize(2 * table_entries(limits, config));
+  layout_.reserve(limits.max_step_tokens, limits.max_chunks);
+  for (FloatBuffer* buffer : {&x_, &normed_}) buffer->resize(tokens * strides_.width);
+  for (FloatBuffer* buffer : {&query_, &attended_}) buffer->resize(tokens * strides_.query);
+  for (FloatBuffer* buffer : {&key_, &value_}) buffer->resize(tokens * strides_.kv);
+  for (FloatBuffer* buffer : {&cosines_, &sines_}) buffer->resize(tokens * strides_.rope);
+  quantized_.resize(tokens * strides_.quantized);
+  gated_.resize(tokens * strides_.ffn_rows);
+  gated_quantized_.resize(tokens * strides_.ffn_quantized);
+  logits_.resize(limits.max_logits_rows * strides_.vocab);
+  workspaces_.resize(limits.num_threads);
+  for (Workspace& workspace : workspaces_) {
+    workspace.scratch.resize(strides_.scratch_bytes);
+    workspace.own_rows.resize(kOwnRows * strides_.width);
+    workspace.own_quantized.resize(kOwnRows * strides_.quantized);
+    workspace.gate.resize(tokens * kPanelRows);
+    workspace.up.resize(tokens * kPanelRows);
+  }
 }
 
 std::uint64_t Decoder::buffer_bytes(const DecoderLimits& limits, const ModelConfig& config,
-                                    const KernelTable& kernels) {
+                                    const ModelWeights& weights, const KernelTable& kernels) {
+  const Strides strides(config, weights, kernels);
   const std::uint64_t floats_per_token =
-      3 * padded_floats(config.width) + 2 * padded_floats(query_width(config)) +
-      2 * padded_floats(kv_width(config)) + 2 * padded_floats(config.ffn_width) +
-      2 * padded_floats(config.rope.dims / 2);
-  const std::uint64_t floats_per_row =
-      padded_floats(config.width) + padded_floats(config.vocab_size);
-  const std::uint64_t layout_bytes =
-      limits.max_step_tokens * sizeof(StepToken) + limits.max_chunks * sizeof(std::uint32_t) +
-      max_attention_units(limits.max_step_tokens, limits.max_chunks, config.num_kv_heads) *
-          sizeof(AttentionUnit) +
-      (limits.num_threads + 1) * sizeof(std::size_t);
-  const std::uint64_t worker_bytes = scratch_floats(config, kernels) * sizeof(float) +
-                                     2 * table_entries(limits, config) * sizeof(const std::byte*);
-  return (limits.max_step_tokens * floats_per_token + limits.max_logits_rows * floats_per_row) *
-             sizeof(float) +
-         layout_bytes + limits.num_threads * worker_bytes;
+      2 * strides.width + 2 * strides.query + 2 * strides.kv + 2 * strides.rope + strides.ffn_rows;
+  const std::uint64_t bytes_per_token = floats_per_token * sizeof(float) + strides.quantized +
+                                        strides.ffn_quantized + sizeof(StepToken) +
+                                        sizeof(std::uint32_t);
+  const std::uint64_t bytes_per_worker =
+      strides.scratch_bytes + kOwnRows * (strides.width * sizeof(float) + strides.quantized) +
+      std::uint64_t{limits.max_step_tokens} * 2 * kPanelRows * sizeof(float);
+  return limits.max_step_tokens * bytes_per_token +
+         limits.max_logits_rows * strides.vocab * sizeof(float) +
+         limits.max_chunks * 3 * sizeof(std::uint32_t) + limits.num_threads * bytes_per_worker +
+         AttentionStep::buffer_bytes(attention_limits(limits, config), config, kernels);
 }
 
-void Decoder::forward(const Batch& batch) {
+void Decoder::forward(const Batch& batch, std::span<const std::uint32_t> wanted) {
   batch_ = &batch;
-  layout_.build(batch, config_.num_kv_heads, limits_.num_threads);
-  num_tokens_ = layout_.tokens.size();
-  embed();
-  for (std::uint32_t layer = 0; layer < config_.num_layers; ++layer) {
-    attention_block(layer);
-    ffn_block(weights_.layers[layer]);
-    if (tap_) tap_tokens("block " + std::to_string(layer) + " output", x_, width_stride_);
-  }
+  layout_.build(batch, wanted);
+  num_rows_ = layout_.tokens.size();
+  attention_.plan(batch, layout_.chunk_first_token, layout_.chunk_first_query);
+  team_.run([this](std::uint32_t worker) { run_layers(worker); });
   batch_ = nullptr;
 }
 
-void Decoder::head(std::span<const std::uint32_t> token_indices) {
-  KVASIR_CHECK(token_indices.size() <= limits_.max_logits_rows);
-  for_each_row(token_indices.size(), [&](std::size_t row) {
-    kernels_.rms_norm(&x_[token_indices[row] * width_stride_], weights_.output_norm.data(),
-                      &head_input_[row * width_stride_], config_.width, config_.rms_epsilon);
+void Decoder::head(std::size_t first, std::size_t count) {
+  KVASIR_CHECK(first + count <= layout_.wanted.size());
+  KVASIR_CHECK(count <= limits_.max_logits_rows);
+  team_.run([&](std::uint32_t worker) {
+    const WeightMatrix* const readers[] = {&weights_.output_head};
+    const LinearInput x = normed_rows(weights_.output_norm, first, count, readers, worker);
+    const Product product{&weights_.output_head, {.y = logits_.data(), .stride = strides_.vocab}};
+    multiply_share({&product, 1}, x, worker);
   });
-  if (tap_) {
-    for (std::size_t row = 0; row < token_indices.size(); ++row) {
-      tap_("output_norm", token_indices[row], {&head_input_[row * width_stride_], config_.width});
-    }
+  if (!tap_) return;
+  std::vector<float> normed(config_.width);
+  for (std::size_t row = first; row < first + count; ++row) {
+    kernels_.rms_norm(&x_[row * strides_.width], weights_.output_norm.data(), normed.data(),
+                      config_.width, config_.rms_epsilon);
+    tap_("output_norm", layout_.wanted[row], normed);
   }
-  const Product product{&weights_.output_head, nullptr,  &head_input_,
-                        width_stride_,         &logits_, vocab_stride_};
-  run_workers([&](std::uint32_t worker) {
-    multiply_rows(product,
-                  split_range(config_.vocab_size, kRowGranule, worker, limits_.num_threads),
-                  token_indices.size(), worker);
-  });
 }
 
 std::span<const float> Decoder::logits(std::size_t row) const {
   KVASIR_CHECK(row < limits_.max_logits_rows);
-  return {&logits_[row * vocab_stride_], config_.vocab_size};
+  return {&logits_[row * strides_.vocab], config_.vocab_size};
+}
+
+void Decoder::run_layers(std::uint32_t worker) {
+  embed(worker);
+  for (std::uint32_t layer = 0; layer < config_.num_layers; ++layer) {
+    if (!attention_block(layer, worker)) return;
+    ffn_block(weights_.layers[layer], worker);
+    if (tap_ && worker == 0) {
+      tap_tokens("block " + std::to_string(layer) + " output", x_, strides_.width);
+    }
+  }
 }
 
 /// Residual stream and rotation angles of every token. Angles are taken in double, so that they are
 /// as good at position 100 000 as at 1.
-void Decoder::embed() {
+void Decoder::embed(std::uint32_t worker) {
   const WeightMatrix& table = weights_.token_embedding;
   const RopeConfig& rope = config_.rope;
-  for_each_row(num_tokens_, [&](std::size_t t) {
+  for_own_share(num_rows_, worker, [&](std::size_t t) {
     const StepToken& token = layout_.tokens[t];
-    kernels_.dequantize(table.type, table.data + token.token * table.row_bytes,
-                        &x_[t * width_stride_], config_.width);
+    float* x = &x_[t * strides_.width];
+    if (reads_panels(table)) {
+      unpack_row(table.type,
+                 table.data + token.token / kPanelRows * panel_bytes(table.type, table.cols),
+                 token.token % kPanelRows, config_.width, x);
+    } else {
+      kernels_.dequantize(table.type, table.data + token.token * table.row_bytes, x, config_.width);
+    }
+    const bool adjacent = rope.pairs == RopePairs::kAdjacent;
     for (std::size_t i = 0; i < rope.dims / 2; ++i) {
       const double angle = token.position * rope.inverse_frequency[i];
-      cosines_[t * rope_stride_ + i] = static_cast<float>(std::cos(angle) * rope.magnitude);
-      sines_[t * rope_stride_ + i] = static_cast<float>(std::sin(angle) * rope.magnitude);
+      const std::size_t first = t * strides_.rope + (adjacent ? 2 * i : i);
+      const std::size_t second = first + (adjacent ? 1 : rope.dims / 2);
+      cosines_[first] = cosines_[second] = static_cast<float>(std::cos(angle) * rope.magnitude);
+      sines_[second] = static_cast<float>(std::sin(angle) * rope.magnitude);
+      sines_[first] = -sines_[second];
     }
   });
-  if (tap_) tap_tokens("embedding", x_, width_stride_);
+  team_.sync();
+  if (tap_ && worker == 0) tap_tokens("embedding", x_, strides_.width);
 }
 
-void Decoder::attention_block(std::uint32_t layer) {
+/// False when nothing is left to compute: the last layer of a step that wants no hidden state.
+bool Decoder::attention_block(std::uint32_t layer, std::uint32_t worker) {
   const LayerWeights& w = weights_.layers[layer];
-  norm_tokens(w.attention_norm);
+  const WeightMatrix* const readers[] = {&w.query, &w.key, &w.value};
+  const LinearInput x = normed_rows(w.attention_norm, 0, num_rows_, readers, worker);
   const Product products[] = {
-      {&w.query, &w.query_bias, &normed_, width_stride_, &query_, query_stride_},
-      {&w.key, &w.key_bias, &normed_, width_stride_, &key_, kv_stride_},
-      {&w.value, &w.value_bias, &normed_, width_stride_, &value_, kv_stride_}};
-  const std::size_t num_rows = query_width(config_) + 2 * kv_width(config_);
-  run_workers([&](std::uint32_t worker) {
-    const WorkRange range = split_range(num_rows, kRowGranule, worker, limits_.num_threads);
-    std::size_t offset = 0;
-    for (const Product& product : products) {
-      multiply_rows(product, rows_within(range, offset, product.matrix->rows), num_tokens_, worker);
-      offset += product.matrix->rows;
-    }
-  });
-  rotate_and_store(layer);
-  attend(layer);
-  add_projection(w.attention_output, &w.attention_output_bias, attended_, query_stride_);
-  if (tap_ && layer == 0) tap_tokens("block 0 attention output", projected_, width_stride_);
+      {&w.query,
+       {.y = query_.data(), .stride = strides_.query, .bias = bias_or_null(w.query_bias)}},
+      {&w.key, {.y = key_.data(), .stride = strides_.kv, .bias = bias_or_null(w.key_bias)}},
+      {&w.value, {.y = value_.data(), .stride = strides_.kv, .bias = bias_or_null(w.value_bias)}}};
+  multiply_share(products, x, worker);
+  team_.sync();
+  const bool drops_rows = layer + 1 == config_.num_layers && !layout_.all_wanted();
+  // Before the sync that lets the others attend.
+  if (drops_rows && worker == 0) {
+    attention_.plan(*batch_, layout_.chunk_first_token, layout_.chunk_first_wanted);
+  }
+  rotate_and_store(layer, worker);
+  team_.sync();
+  if (drops_rows && layout_.wanted.empty()) return false;
+  attend(layer, worker);
+  if (drops_rows) keep_wanted_rows(worker);
+
+  const LinearInput attended =
+      input_rows(attended_, strides_.query, num_rows_, w.attention_output, worker);
+  if (tap_ && layer == 0 && worker == 0) tap_projection(attended, w);
+  const Product projection{&w.attention_output, residual_output(&w.attention_output_bias)};
+  multiply_share({&projection, 1}, attended, worker);
+  team_.sync();
+  return true;
 }
 
-void Decoder::ffn_block(const LayerWeights& w) {
-  norm_tokens(w.ffn_norm);
-  const Product gate{&w.ffn_gate, nullptr, &normed_, width_stride_, &gate_, ffn_stride_};
-  const Product up{&w.ffn_up, nullptr, &normed_, width_stride_, &up_, ffn_stride_};
-  run_workers([&](std::uint32_t worker) {
-    const WorkRange rows = split_range(config_.ffn_width, kRowGranule, worker, limits_.num_threads);
-    multiply_rows(gate, rows, num_tokens_, worker);
-    multiply_rows(up, rows, num_tokens_, worker);
-    if (rows.begin == rows.end) return;
-    for (std::size_t t = 0; t < num_tokens_; ++t) {
-      float* gated = &gate_[t * ffn_stride_ + rows.begin];
-      kernels_.silu_multiply(gated, &up_[t * ffn_stride_ + rows.begin], gated,
-                             rows.end - rows.begin);
-    }
-  });
-  add_projection(w.ffn_down, nullptr, gate_, ffn_stride_);
+void Decoder::ffn_block(const LayerWeights& w, std::uint32_t worker) {
+  const WeightMatrix* const readers[] = {&w.ffn_gate, &w.ffn_up};
+  ffn_strips(w, normed_rows(w.ffn_norm, 0, num_rows_, readers, worker), worker);
+  team_.sync();
+  const LinearInput gated{.rows = gated_.data(),
+                          .stride = strides_.ffn_rows,
+                          .quantized = gated_quantized_.data(),
+                          .quantized_stride = strides_.ffn_quantized,
+                          .num_rows = static_cast<std::uint32_t>(num_rows_)};
+  const Product down{&w.ffn_down, residual_output(nullptr)};
+  multiply_share({&down, 1}, gated, worker);
+  team_.sync();
 }
 
-void Decoder::norm_tokens(const std::vector<float>& weight) {
-  for_each_row(num_tokens_, [&](std::size_t t) {
-    kernels_.rms_norm(&x_[t * width_stride_], weight.data(), &normed_[t * width_stride_],
-                      config_.width, config_.rms_epsilon);
-  });
+/// Gate and up of 32 inner columns at a time, so that their products stay in this core's cache and
+/// only the activated, quantised columns are written.
+void Decoder::ffn_strips(const LayerWeights& w, const LinearInput& x, std::uint32_t worker) {
+  Workspace& workspace = workspaces_[worker];
+  const WorkRange strips = split_range(num_units(w.ffn_gate), 1, worker, limits_.num_threads);
+  for (std::size_t strip = strips.begin; strip < strips.end; ++strip) {
+    const auto first_row = static_cast<std::uint32_t>(strip * kPanelRows);
+    const LinearOutput gate{
+        .y = workspace.gate.data(), .stride = kPanelRows, .first_row = first_row};
+    const LinearOutput up{.y = workspace.up.data(), .stride = kPanelRows, .first_row = first_row};
+    const bool last = strip + 1 == strips.end;
+    multiply(kernels_, w.ffn_gate, {strip, strip + 1}, x, gate, workspace.scratch.data(), &w.ffn_up,
+             strip);
+    multiply(kernels_, w.ffn_up, {strip, strip + 1}, x, up, workspace.scratch.data(),
+             last ? nullptr : &w.ffn_gate, strip + 1);
+    finish_strip(w, strip, worker);
+  }
 }
 
-void Decoder::rotate_and_store(std::uint32_t layer) {
+void Decoder::finish_strip(const LayerWeights& w, std::size_t strip, std::uint32_t worker) {
+  const Workspace& workspace = workspaces_[worker];
+  if (reads_panels(w.ffn_down)) {
+    kernels_.quant->silu_multiply_quantize(workspace.gate.data(), workspace.up.data(), kPanelRows,
+                                           static_cast<std::uint32_t>(num_rows_),
+                                           gated_quantized_.data(), strides_.ffn_quantized,
+                                           config_.ffn_width, static_cast<std::uint32_t>(strip));
+    return;
+  }
+  const std::size_t column = strip * kPanelRows;
+  const std::size_t columns = std::min<std::size_t>(kPanelRows, config_.ffn_width - column);
+  for (std::size_t row = 0; row < num_rows_; ++row) {
+    kernels_.silu_multiply(&workspace.gate[row * kPanelRows], &workspace.up[row * kPanelRows],
+                           &gated_[row * strides_.ffn_rows + column], columns);
+  }
+}
+
+void Decoder::rotate_and_store(std::uint32_t layer, std::uint32_t worker) {
   const auto rotate =
       config_.rope.pairs == RopePairs::kAdjacent ? kernels_.rope_adjacent : kernels_.rope_halves;
   const std::uint32_t block_tokens = storage_.geometry().block_tokens;
   const KvElement element = kv_element(storage_.geometry().type);
-  for_each_row(num_tokens_, [&](std::size_t t) {
+  for_own_share(num_rows_, worker, [&](std::size_t t) {
     const StepToken& token = layout_.tokens[t];
-    const float* cosines = &cosines_[t * rope_stride_];
-    const float* sines = &sines_[t * rope_stride_];
+    const float* cosines = &cosines_[t * strides_.rope];
+    const float* sines = &sines_[t * strides_.rope];
     for (std::size_t head = 0; head < config_.num_heads; ++head) {
-      rotate(&query_[t * query_stride_ + head * config_.head_dim], cosines, sines,
+      rotate(&query_[t * strides_.query + head * config_.head_dim], cosines, sines,
              config_.rope.dims);
     }
     const BlockId block = batch_->chunks[token.chunk].block_table[token.position / block_tokens];
     for (std::uint32_t head = 0; head < config_.num_kv_heads; ++head) {
-      float* key = &key_[t * kv_stride_ + std::size_t{head} * config_.head_dim];
-      const float* value = &value_[t * kv_stride_ + std::size_t{head} * config_.head_dim];
+      float* key = &key_[t * strides_.kv + std::size_t{head} * config_.head_dim];
+      const float* value = &value_[t * strides_.kv + std::size_t{head} * config_.head_dim];
       rotate(key, cosines, sines, config_.rope.dims);
       kernels_.store_kv(element, key, value, storage_.k_tile(layer, block, head),
                         storage_.v_tile(layer, block, head), config_.head_dim, block_tokens,
@@ -246,111 +292,135 @@ void Decoder::rotate_and_store(std::uint32_t layer) {
   });
 }
 
-void Decoder::attend(std::uint32_t layer) {
-  run_workers([&](std::uint32_t worker) {
-    for (std::size_t u = layout_.unit_begin[worker]; u < layout_.unit_begin[worker + 1]; ++u) {
-      attend_unit(layer, layout_.units[u], worker);
+void Decoder::attend(std::uint32_t layer, std::uint32_t worker) {
+  attention_.attend(layer, query_.data(), strides_.query, attended_.data(), strides_.query, worker);
+  team_.sync();
+  if (!attention_.needs_merge()) return;
+  attention_.merge(attended_.data(), strides_.query, worker);
+  team_.sync();
+}
+
+/// Moves the rows that are still wanted to the front. They are few: one worker does it.
+void Decoder::keep_wanted_rows(std::uint32_t worker) {
+  if (worker == 0) {
+    for (std::size_t row = 0; row < layout_.wanted.size(); ++row) {
+      const std::size_t from = layout_.wanted[row];
+      if (from == row) continue;
+      std::copy_n(&x_[from * strides_.width], config_.width, &x_[row * strides_.width]);
+      std::copy_n(&attended_[from * strides_.query], query_width(config_),
+                  &attended_[row * strides_.query]);
+    }
+    num_rows_ = layout_.wanted.size();
+  }
+  team_.sync();
+}
+
+LinearOutput Decoder::residual_output(const std::vector<float>* bias) {
+  return {.y = x_.data(),
+          .stride = strides_.width,
+          .bias = bias == nullptr ? nullptr : bias_or_null(*bias),
+          .accumulate = true};
+}
+
+LinearInput Decoder::normed_rows(const std::vector<float>& weight, std::size_t first_row,
+                                 std::size_t num_rows, std::span<const WeightMatrix* const> readers,
+                                 std::uint32_t worker) {
+  const bool own = num_rows <= kOwnRows;
+  Workspace& workspace = workspaces_[worker];
+  float* rows = own ? workspace.own_rows.data() : normed_.data();
+  std::byte* quantized = own ? workspace.own_quantized.data() : quantized_.data();
+  const bool any_panels =
+      std::any_of(readers.begin(), readers.end(),
+                  [](const WeightMatrix* reader) { return reads_panels(*reader); });
+  prepare_rows(num_rows, worker, [&](std::size_t row) {
+    float* normed = rows + row * strides_.width;
+    kernels_.rms_norm(&x_[(first_row + row) * strides_.width], weight.data(), normed, config_.width,
+                      config_.rms_epsilon);
+    if (any_panels) {
+      kernels_.quant->quantize_row(normed, config_.width, quantized + row * strides_.quantized);
     }
   });
+  return {.rows = rows,
+          .stride = strides_.width,
+          .quantized = quantized,
+          .quantized_stride = strides_.quantized,
+          .num_rows = static_cast<std::uint32_t>(num_rows)};
 }
 
-void Decoder::attend_unit(std::uint32_t layer, const AttentionUnit& unit, std::uint32_t worker) {
-  const BatchChunk& chunk = batch_->chunks[unit.chunk];
-  const std::uint32_t block_tokens = storage_.geometry().block_tokens;
-  const std::uint32_t first_position = chunk.first_position + unit.first_query;
-  const std::size_t num_blocks =
-      (first_position + unit.num_queries + block_tokens - 1) / block_tokens;
-  const std::byte** k_tiles = tile_pointers_[worker].data();
-  const std::byte** v_tiles = k_tiles + num_blocks;
-  for (std::size_t i = 0; i < num_blocks; ++i) {
-    k_tiles[i] = storage_.k_tile(layer, chunk.block_table[i], unit.kv_head);
-    v_tiles[i] = storage_.v_tile(layer, chunk.block_table[i], unit.kv_head);
-  }
-  const std::uint32_t group_heads = config_.num_heads / config_.num_kv_heads;
-  const std::size_t first_query =
-      (layout_.chunk_first_token[unit.chunk] + unit.first_query) * query_stride_ +
-      std::size_t{unit.kv_head} * group_heads * config_.head_dim;
-  OldAttentionTask task;
-  task.element = kv_element(storage_.geometry().type);
-  task.k_tiles = k_tiles;
-  task.v_tiles = v_tiles;
-  task.block_tokens = block_tokens;
-  task.head_dim = config_.head_dim;
-  task.num_group_heads = group_heads;
-  task.first_position = first_position;
-  task.num_queries = unit.num_queries;
-  task.q = &query_[first_query];
-  task.q_stride = query_stride_;
-  task.out = &attended_[first_query];
-  task.out_stride = query_stride_;
-  task.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config_.head_dim)));
-  task.scratch = scratch_[worker].data();
-  kernels_.attention(task);
-}
-
-void Decoder::add_projection(const WeightMatrix& matrix, const std::vector<float>* bias,
-                             const FloatBuffer& x, std::size_t x_stride) {
-  const Product product{&matrix, bias, &x, x_stride, &projected_, width_stride_};
-  run_workers([&](std::uint32_t worker) {
-    const WorkRange rows = split_range(config_.width, kRowGranule, worker, limits_.num_threads);
-    multiply_rows(product, rows, num_tokens_, worker);
-    if (rows.begin == rows.end) return;
-    for (std::size_t t = 0; t < num_tokens_; ++t) {
-      const std::size_t begin = t * width_stride_ + rows.begin;
-      kernels_.add(&x_[begin], &projected_[begin], rows.end - rows.begin);
-    }
+LinearInput Decoder::input_rows(const FloatBuffer& rows, std::size_t stride, std::size_t num_rows,
+                                const WeightMatrix& reader, std::uint32_t worker) {
+  LinearInput input{.rows = rows.data(),
+                    .stride = stride,
+                    .quantized = nullptr,
+                    .quantized_stride = strides_.quantized,
+                    .num_rows = static_cast<std::uint32_t>(num_rows)};
+  if (!reads_panels(reader)) return input;
+  std::byte* quantized =
+      num_rows <= kOwnRows ? workspaces_[worker].own_quantized.data() : quantized_.data();
+  prepare_rows(num_rows, worker, [&](std::size_t row) {
+    kernels_.quant->quantize_row(&rows[row * stride], reader.cols,
+                                 quantized + row * strides_.quantized);
   });
+  input.quantized = quantized;
+  return input;
 }
 
-void Decoder::multiply_rows(const Product& product, WorkRange rows, std::size_t num_x,
-                            std::uint32_t worker) {
-  if (rows.begin == rows.end || num_x == 0) return;
-  MatmulTask task;
-  task.type = product.matrix->type;
-  task.weights = product.matrix->data;
-  task.row_bytes = product.matrix->row_bytes;
-  task.k = product.matrix->cols;
-  task.row_begin = static_cast<std::uint32_t>(rows.begin);
-  task.row_end = static_cast<std::uint32_t>(rows.end);
-  task.x = product.x->data();
-  task.x_stride = product.x_stride;
-  task.num_x = static_cast<std::uint32_t>(num_x);
-  task.y = product.y->data();
-  task.y_stride = product.y_stride;
-  task.scratch = scratch_[worker].data();
-  kernels_.matmul(task);
-  if (product.bias == nullptr || product.bias->empty()) return;
-  for (std::size_t m = 0; m < num_x; ++m) {
-    kernels_.add(product.y->data() + m * product.y_stride + rows.begin,
-                 product.bias->data() + rows.begin, rows.end - rows.begin);
+void Decoder::multiply_share(std::span<const Product> products, const LinearInput& x,
+                             std::uint32_t worker) {
+  std::size_t total = 0;
+  for (const Product& product : products) total += num_units(*product.matrix);
+  const WorkRange share = split_range(total, 1, worker, limits_.num_threads);
+  std::size_t offset = 0;
+  for (std::size_t i = 0; i < products.size(); ++i) {
+    const WeightMatrix& matrix = *products[i].matrix;
+    const std::size_t end = offset + num_units(matrix);
+    const WorkRange units{std::clamp(share.begin, offset, end) - offset,
+                          std::clamp(share.end, offset, end) - offset};
+    const bool goes_on = share.end > end && i + 1 < products.size();
+    multiply(kernels_, matrix, units, x, products[i].y, workspaces_[worker].scratch.data(),
+             goes_on ? products[i + 1].matrix : nullptr, 0);
+    offset = end;
   }
 }
 
-void Decoder::tap_tokens(std::string_view stage, const FloatBuffer& rows,
-                         std::size_t stride) const {
-  for (std::size_t t = 0; t < num_tokens_; ++t) {
-    tap_(stage, static_cast<std::uint32_t>(t), {&rows[t * stride], config_.width});
-  }
+/// Calls task(row) for this worker's share of the rows.
+template <typename Task>
+void Decoder::for_own_share(std::size_t num_rows, std::uint32_t worker, const Task& task) {
+  const WorkRange range = split_range(num_rows, 1, worker, limits_.num_threads);
+  for (std::size_t row = range.begin; row < range.end; ++row) task(row);
 }
 
-/// std::ref keeps std::function from allocating: a step allocates nothing.
+/// Calls task(row) for all rows that this worker will read: few of them it does itself, in memory
+/// of its own, of many each worker does a share.
 template <typename Task>
-void Decoder::run_workers(const Task& task) {
-  pool_.run(std::cref(task));
-}
-
-/// task(row) for every row; on the caller alone when there are few. Rows do not touch each other,
-/// so who does which changes nothing.
-template <typename Task>
-void Decoder::for_each_row(std::size_t num_rows, const Task& task) {
-  if (num_rows < kMinRowsPerWorker * limits_.num_threads) {
+void Decoder::prepare_rows(std::size_t num_rows, std::uint32_t worker, const Task& task) {
+  if (num_rows <= kOwnRows) {
     for (std::size_t row = 0; row < num_rows; ++row) task(row);
     return;
   }
-  run_workers([&](std::uint32_t worker) {
-    const WorkRange rows = split_range(num_rows, 1, worker, limits_.num_threads);
-    for (std::size_t row = rows.begin; row < rows.end; ++row) task(row);
-  });
+  for_own_share(num_rows, worker, task);
+  team_.sync();
+}
+
+/// The projection alone; the way through adds it to the residual stream at once.
+void Decoder::tap_projection(const LinearInput& attended, const LayerWeights& w) {
+  FloatBuffer projected(num_rows_ * strides_.width);
+  multiply(kernels_, w.attention_output, {0, num_units(w.attention_output)}, attended,
+           {.y = projected.data(),
+            .stride = strides_.width,
+            .bias = bias_or_null(w.attention_output_bias)},
+           workspaces_[0].scratch.data());
+  tap_tokens("block 0 attention output", projected, strides_.width);
+}
+
+/// The other workers must not write `rows` before the next sync.
+void Decoder::tap_tokens(std::string_view stage, const FloatBuffer& rows,
+                         std::size_t stride) const {
+  const bool compact = num_rows_ != layout_.tokens.size();
+  for (std::size_t row = 0; row < num_rows_; ++row) {
+    const auto token = static_cast<std::uint32_t>(row);
+    tap_(stage, compact ? layout_.wanted[row] : token, {&rows[row * stride], config_.width});
+  }
 }
 
 }  // namespace kvasir::runtime

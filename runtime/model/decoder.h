@@ -8,10 +8,12 @@
 #include "runtime/batch.h"
 #include "runtime/float_buffer.h"
 #include "runtime/kernels/kernel_table.h"
+#include "runtime/model/attention_step.h"
+#include "runtime/model/linear.h"
 #include "runtime/model/model_config.h"
 #include "runtime/model/step_layout.h"
 #include "runtime/model/weights.h"
-#include "runtime/thread_pool.h"
+#include "runtime/worker_team.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -23,7 +25,7 @@
 namespace kvasir::runtime {
 
 struct DecoderLimits {
-  std::uint32_t num_threads = 1;  // those of the pool
+  std::uint32_t num_threads = 1;  // those of the team
   std::uint32_t max_step_tokens = 0;
   std::uint32_t max_chunks = 0;          // of one step
   std::uint32_t max_logits_rows = 0;     // of one call of head()
@@ -39,82 +41,107 @@ class Decoder {
  public:
   /// Everything passed by reference must outlive the decoder.
   Decoder(const DecoderLimits& limits, const ModelConfig& config, const ModelWeights& weights,
-          const KernelTable& kernels, kvcache::KvStorage& storage, ThreadPool& pool);
+          const KernelTable& kernels, kvcache::KvStorage& storage, WorkerTeam& team);
 
-  /// Computes all tokens of the batch and writes their K and V; their last hidden states stay here
-  /// for head(). Requires: a batch within the limits, tables that cover it, ids in range
-  /// (cpu_executor checks).
-  void forward(const Batch& batch);
+  /// Computes all tokens of the batch and writes their K and V. `wanted` are the tokens whose last
+  /// hidden states stay here for head(): ascending indices in batch order. The last layer computes
+  /// nothing but K and V for the others.
+  /// Requires: a batch within the limits, tables that cover it, ids in range (cpu_executor checks).
+  void forward(const Batch& batch, std::span<const std::uint32_t> wanted);
 
-  /// Raw logits of tokens of the last forward(), by index in batch order. Result:
-  /// [token_indices.size()] rows of vocab_size floats, row r at logits(r). Requires: at most
-  /// max_logits_rows.
-  void head(std::span<const std::uint32_t> token_indices);
+  /// Raw logits of wanted tokens [first, first + count) of the last forward(): row r of vocab_size
+  /// floats at logits(r). Requires: count <= max_logits_rows.
+  void head(std::size_t first, std::size_t count);
   [[nodiscard]] std::span<const float> logits(std::size_t row) const;
 
   void set_tap(HiddenTap tap) { tap_ = std::move(tap); }
 
+  /// Bytes of the buffers for weights laid out as `weights` is.
   [[nodiscard]] static std::uint64_t buffer_bytes(const DecoderLimits& limits,
                                                   const ModelConfig& config,
+                                                  const ModelWeights& weights,
                                                   const KernelTable& kernels);
 
  private:
-  /// One product of a phase: y = matrix * x, then the bias, over the rows that a worker owns.
+  /// Below so many rows each worker prepares the input of a product for itself, which takes less
+  /// time than waiting for the others' share.
+  static constexpr std::size_t kOwnRows = 4;
+
+  /// Sizes of one row of each buffer.
+  struct Strides {
+    Strides(const ModelConfig& config, const ModelWeights& weights, const KernelTable& kernels);
+    std::size_t width, query, kv, rope, vocab;  // floats
+    std::size_t ffn_rows;       // floats; 0 when every ffn_down reads quantised rows
+    std::size_t quantized;      // bytes: the input of any product but ffn_down
+    std::size_t ffn_quantized;  // bytes; 0 when every ffn_down reads float rows
+    std::size_t scratch_bytes;  // of one worker
+  };
   struct Product {
     const WeightMatrix* matrix = nullptr;
-    const std::vector<float>* bias = nullptr;  // null or empty for none
-    const FloatBuffer* x = nullptr;
-    std::size_t x_stride = 0;
-    FloatBuffer* y = nullptr;
-    std::size_t y_stride = 0;
+    LinearOutput y;
+  };
+  /// What one worker alone touches.
+  struct Workspace {
+    ByteBuffer scratch;        // for one product
+    FloatBuffer own_rows;      // [kOwnRows, width]
+    ByteBuffer own_quantized;  // [kOwnRows, quantized]
+    FloatBuffer gate, up;      // [T, 32]: a strip of the feed-forward's inner columns
   };
 
-  void embed();
-  void attention_block(std::uint32_t layer);
-  void ffn_block(const LayerWeights& layer);
+  void run_layers(std::uint32_t worker);
+  void embed(std::uint32_t worker);
+  bool attention_block(std::uint32_t layer, std::uint32_t worker);
+  void ffn_block(const LayerWeights& layer, std::uint32_t worker);
+  void rotate_and_store(std::uint32_t layer, std::uint32_t worker);
+  void attend(std::uint32_t layer, std::uint32_t worker);
+  void keep_wanted_rows(std::uint32_t worker);
+  void ffn_strips(const LayerWeights& layer, const LinearInput& x, std::uint32_t worker);
+  void finish_strip(const LayerWeights& layer, std::size_t strip, std::uint32_t worker);
 
-  void norm_tokens(const std::vector<float>& weight);
-  void rotate_and_store(std::uint32_t layer);
-  void attend(std::uint32_t layer);
-  void attend_unit(std::uint32_t layer, const AttentionUnit& unit, std::uint32_t worker);
-  /// Adds matrix * x to the residual stream, each worker its own rows.
-  void add_projection(const WeightMatrix& matrix, const std::vector<float>* bias,
-                      const FloatBuffer& x, std::size_t x_stride);
-
-  void multiply_rows(const Product& product, WorkRange rows, std::size_t num_x,
-                     std::uint32_t worker);
+  /// Rows [0, num_rows) of the residual stream from `first_row` on, normed, in the forms that
+  /// `readers` want; ends with all rows ready for this worker.
+  LinearInput normed_rows(const std::vector<float>& weight, std::size_t first_row,
+                          std::size_t num_rows, std::span<const WeightMatrix* const> readers,
+                          std::uint32_t worker);
+  /// The first num_rows rows of `rows` in the form that `reader` wants.
+  LinearInput input_rows(const FloatBuffer& rows, std::size_t stride, std::size_t num_rows,
+                         const WeightMatrix& reader, std::uint32_t worker);
+  /// This worker's share of several products of one input.
+  void multiply_share(std::span<const Product> products, const LinearInput& x,
+                      std::uint32_t worker);
+  template <typename Task>
+  void for_own_share(std::size_t num_rows, std::uint32_t worker, const Task& task);
+  template <typename Task>
+  void prepare_rows(std::size_t num_rows, std::uint32_t worker, const Task& task);
+  void tap_projection(const LinearInput& attended, const LayerWeights& layer);
   void tap_tokens(std::string_view stage, const FloatBuffer& rows, std::size_t stride) const;
-  template <typename Task>
-  void run_workers(const Task& task);
-  template <typename Task>
-  void for_each_row(std::size_t num_rows, const Task& task);
+  [[nodiscard]] LinearOutput residual_output(const std::vector<float>* bias);
 
   DecoderLimits limits_;
   const ModelConfig& config_;
   const ModelWeights& weights_;
   const KernelTable& kernels_;
   kvcache::KvStorage& storage_;
-  ThreadPool& pool_;
+  WorkerTeam& team_;
   HiddenTap tap_;
 
   const Batch* batch_ = nullptr;  // during forward() only
   StepLayout layout_;
-  std::size_t num_tokens_ = 0;
+  AttentionStep attention_;
+  std::size_t num_rows_ = 0;  // rows of x_ that are still computed
 
-  // T is max_step_tokens, R is max_logits_rows; strides are padded to 16 floats.
-  std::size_t width_stride_, query_stride_, kv_stride_, ffn_stride_, rope_stride_, vocab_stride_;
-  FloatBuffer x_;                     // [T, width]: the residual stream
-  FloatBuffer normed_;                // [T, width]
-  FloatBuffer projected_;             // [T, width]
-  FloatBuffer query_, attended_;      // [T, num_heads * head_dim]
-  FloatBuffer key_, value_;           // [T, num_kv_heads * head_dim]
-  FloatBuffer gate_, up_;             // [T, ffn_width]
-  FloatBuffer cosines_, sines_;       // [T, rope dims / 2]
-  FloatBuffer head_input_;            // [R, width]
-  FloatBuffer logits_;                // [R, vocab_size]
-  std::vector<FloatBuffer> scratch_;  // [threads]: for one matmul or one attention unit
-  std::vector<std::vector<const std::byte*>>
-      tile_pointers_;  // [threads][2 * blocks of the longest context]
+  Strides strides_;
+  // T is max_step_tokens, R is max_logits_rows.
+  FloatBuffer x_;                      // [T, width]: the residual stream
+  FloatBuffer normed_;                 // [T, width]
+  ByteBuffer quantized_;               // [T, quantized]
+  FloatBuffer query_, attended_;       // [T, num_heads * head_dim]
+  FloatBuffer key_, value_;            // [T, num_kv_heads * head_dim]
+  FloatBuffer gated_;                  // [T, ffn_width], where ffn_down reads float rows
+  ByteBuffer gated_quantized_;         // [T, ffn_quantized], where it reads quantised ones
+  FloatBuffer cosines_, sines_;        // [T, rope dims]: of each dimension, see rope_adjacent
+  FloatBuffer logits_;                 // [R, vocab_size]
+  std::vector<Workspace> workspaces_;  // [threads]
 };
 
 }  // namespace kvasir::runtime

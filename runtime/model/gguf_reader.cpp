@@ -121,6 +121,10 @@ const std::vector<std::pair<std::string, GgufValue>>& GgufFile::metadata() const
 }
 const std::vector<GgufTensor>& GgufFile::tensors() const { return impl_->tensors; }
 
+void GgufFile::release_pages(std::span<const std::byte> data) const {
+  impl_->file.release_pages(data);
+}
+
 const GgufValue* GgufFile::find(std::string_view key) const {
   const auto found = impl_->metadata.index.find(key);
   return found == impl_->metadata.index.end() ? nullptr

@@ -56,6 +56,10 @@ class GgufFile {
   [[nodiscard]] const std::vector<GgufTensor>& tensors() const;
   [[nodiscard]] const GgufTensor* find_tensor(std::string_view name) const;
 
+  /// Gives back the memory of tensor data that was read, up to whole pages; reading it again costs
+  /// time and nothing else. `data` is part of a tensor's.
+  void release_pages(std::span<const std::byte> data) const;
+
  private:
   struct Impl;
   explicit GgufFile(std::unique_ptr<Impl> impl);

@@ -1,5 +1,6 @@
 #include "runtime/model/mapped_file.h"
 
+#include "core/check.h"
 #include "runtime/model/printable.h"
 
 #include <cerrno>
@@ -86,6 +87,17 @@ Result<MappedFile> MappedFile::open(const std::string& path) {
     return refuse_errno(path, "cannot map the model file", errno);
   }
   return MappedFile(std::span(static_cast<const std::byte*>(address), size));
+}
+
+void MappedFile::release_pages(std::span<const std::byte> part) const {
+  KVASIR_CHECK(part.data() >= bytes_.data());
+  KVASIR_CHECK(part.data() + part.size() <= bytes_.data() + bytes_.size());
+  const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const auto begin = (reinterpret_cast<std::uintptr_t>(part.data()) + page - 1) / page * page;
+  const auto end = reinterpret_cast<std::uintptr_t>(part.data() + part.size()) / page * page;
+  if (begin >= end) return;
+  // The mapping is private and was never written, so that no byte is lost.
+  (void)::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
 }
 
 MappedFile::~MappedFile() {

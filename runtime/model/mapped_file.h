@@ -25,6 +25,9 @@ class MappedFile {
   MappedFile& operator=(const MappedFile&) = delete;
 
   [[nodiscard]] std::span<const std::byte> bytes() const { return bytes_; }
+  /// Takes the whole pages within `part` out of this process's memory; they are read from the file
+  /// again when touched. `part` lies in bytes().
+  void release_pages(std::span<const std::byte> part) const;
 
  private:
   explicit MappedFile(std::span<const std::byte> bytes) : bytes_(bytes) {}

@@ -1,5 +1,6 @@
 #include "runtime/model/weights.h"
 
+#include "runtime/kernels/panels.h"
 #include "runtime/model/printable.h"
 
 #include <cmath>
@@ -122,6 +123,7 @@ ModelWeights read_all(const GgufFile& file, const ModelConfig& config) {
     weights.layers.push_back(read_layer(taker, config, layer_index));
   }
   weights.output_norm = taker.vector("output_norm.weight", config.width);
+  weights.tied_head = config.tied_head;
   weights.output_head = config.tied_head
                             ? weights.token_embedding
                             : taker.matrix("output.weight", config.vocab_size, config.width);
@@ -131,6 +133,30 @@ ModelWeights read_all(const GgufFile& file, const ModelConfig& config) {
 }
 
 }  // namespace
+
+std::size_t WeightMatrix::size_bytes() const {
+  return layout == WeightLayout::kRows ? rows * row_bytes
+                                       : num_panels(rows) * panel_bytes(type, cols);
+}
+
+std::vector<WeightMatrix*> ModelWeights::matrices() {
+  std::vector<WeightMatrix*> all;
+  for (LayerWeights& layer : layers) {
+    for (WeightMatrix* matrix : {&layer.query, &layer.key, &layer.value, &layer.attention_output,
+                                 &layer.ffn_gate, &layer.ffn_up, &layer.ffn_down}) {
+      all.push_back(matrix);
+    }
+  }
+  if (!tied_head) all.push_back(&output_head);
+  all.push_back(&token_embedding);
+  return all;
+}
+
+std::vector<const WeightMatrix*> ModelWeights::matrices() const {
+  // The list is the same; only its elements may not be written through.
+  const auto all = const_cast<ModelWeights*>(this)->matrices();
+  return {all.begin(), all.end()};
+}
 
 Result<ModelWeights> read_weights(const GgufFile& file, const ModelConfig& config) {
   try {

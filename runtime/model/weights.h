@@ -1,7 +1,9 @@
-// Typed views of a model's tensors with their shapes checked; the bytes stay in the mapped file.
-// Which kernels multiply by them is the decoder's choice.
+// A model's tensors by role, with their shapes checked: views of the mapped file as read here, or
+// of memory of their own once packed (pack_weights.h). Which kernel multiplies by a matrix follows
+// from its layout.
 #pragma once
 
+#include "core/page_buffer.h"
 #include "core/result.h"
 #include "runtime/model/ggml_type.h"
 #include "runtime/model/gguf_reader.h"
@@ -14,13 +16,22 @@
 
 namespace kvasir::runtime {
 
-/// A row-major matrix [rows, cols] of blocks: row r starts at data + r * row_bytes.
+enum class WeightLayout : std::uint8_t {
+  kRows,    // as in the file: row r of blocks at data + r * row_bytes; float activations
+  kPanels,  // runtime/kernels/panels.h: thirty-two rows together; int8 activations
+};
+
+/// A matrix [rows, cols].
 struct WeightMatrix {
   GgmlType type = GgmlType::kF32;
   std::uint32_t rows = 0;
   std::uint32_t cols = 0;
-  std::size_t row_bytes = 0;
+  std::size_t row_bytes = 0;  // of a row as in the file, whatever the layout
   const std::byte* data = nullptr;
+  WeightLayout layout = WeightLayout::kRows;
+
+  /// Bytes in memory.
+  [[nodiscard]] std::size_t size_bytes() const;
 };
 
 struct LayerWeights {
@@ -38,7 +49,13 @@ struct ModelWeights {
   WeightMatrix token_embedding;  // [vocab_size, width]
   std::vector<LayerWeights> layers;
   std::vector<float> output_norm;  // [width]
-  WeightMatrix output_head;        // [vocab_size, width]; the token embedding when tied
+  WeightMatrix output_head;        // [vocab_size, width]
+  bool tied_head = false;          // output_head is token_embedding
+  PageBuffer pages;                // what the matrices point into, when they are packed
+
+  /// Every matrix once (a tied head only as the token embedding), in the order of a step.
+  [[nodiscard]] std::vector<WeightMatrix*> matrices();
+  [[nodiscard]] std::vector<const WeightMatrix*> matrices() const;
 };
 
 /// `file` must outlive the result. Errors: kInvalidModelFile naming the tensor, its shape and the

@@ -13,7 +13,7 @@ LIBRARIES = {
     "CLI/": ("config/", "cli/"),
     "toml++/": ("config/",),
     "spdlog/": ("server/", "cli/"),
-    "immintrin.h": ("runtime/kernels/", "runtime/thread_pool.cpp"),  # the latter for its pause
+    "immintrin.h": ("runtime/kernels/", "runtime/worker_team.cpp"),  # the latter for its pause
     "cblas.h": ("runtime/kernels/",),
 }
 # What the pure layers must not know: threads, locks, files, terminals.

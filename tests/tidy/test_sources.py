@@ -22,7 +22,7 @@ CLOCK_FILES = {
 }
 THREADS = re.compile(r"\bstd::(thread|jthread|async)\b|\bpthread_create\b")
 THREAD_FILES = {
-    "runtime/thread_pool.cpp": "the compute workers",
+    "runtime/worker_team.cpp": "the compute workers",
     "cli/signals.h": "the thread that takes signals, whatever the main thread waits for",
     "cli/signals.cpp": "the same",
     "engine/engine_thread.h": "the one thread that owns the engine",

@@ -135,7 +135,8 @@ TEST_CASE("CpuExecutor: buffer_bytes is what construction allocates", "[runtime]
     const std::uint64_t before = allocated_bytes();
     const CpuExecutor executor(options, model.config, model.weights, storage);
     const auto actual = static_cast<double>(allocated_bytes() - before);
-    const auto said = static_cast<double>(CpuExecutor::buffer_bytes(options, model.config));
+    const auto said =
+        static_cast<double>(CpuExecutor::buffer_bytes(options, model.config, model.weights));
     INFO(said << " said, " << actual << " allocated");
     CHECK(actual <=
           said * 1.01);  // the objects themselves and malloc's page rounding are not counted

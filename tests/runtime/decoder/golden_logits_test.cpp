@@ -25,6 +25,10 @@ RunOptions fast_options(KvType type) {
 constexpr double kF32Tolerance = 2e-3;
 constexpr double kF16Tolerance = 0.06;
 constexpr double kF16MeanTolerance = 5e-3;
+// Rounding the inputs of linear layers to int8 in blocks of 32 moves the reference itself by a mean
+// of 0.093 over the top 20 and flips margins up to 0.34; the file's README allows this much.
+constexpr double kInt8MeanTolerance = 0.1126;  // 1.15 times what another int8 engine gets here
+constexpr double kInt8Margin = 0.7;
 
 }  // namespace
 
@@ -56,6 +60,18 @@ TEST_CASE("Decoder: SmolLM2 with an f16 cache matches the reference within 16-bi
   CHECK(report.num_free_steps_wrong == 0);
   CHECK(report.num_tops_skipped <= 30);
   CHECK(report.num_free_steps >= 290);
+}
+
+TEST_CASE("Decoder: SmolLM2 with int8 activations is as near to the reference as rounding allows",
+          "[runtime][smollm2][golden]") {
+  const GoldenReport report = compare_with_golden(smollm2_int8(), fast_options(KvType::kF16),
+                                                  "smollm2-logits.jsonl", kInt8Margin);
+  INFO(describe(report));
+  CHECK(report.mean_top_logprob_difference() <= kInt8MeanTolerance);
+  CHECK(report.num_tops_wrong == 0);
+  CHECK(report.num_tops + report.num_tops_skipped == 766);
+  CHECK(report.num_tops >= 400);
+  CHECK(report.num_free_steps_wrong == 0);
 }
 
 TEST_CASE("Decoder: the stories260K models match the reference in every encoding",

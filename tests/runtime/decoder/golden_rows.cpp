@@ -103,9 +103,12 @@ class RowComparison {
   void compare_position(const std::vector<float>& logits, const Json& position) {
     const Distribution distribution(logits);
     const Json& top = position["top"];
+    const double before = report_.sum_logprob_difference;
     for (const Json& entry : top) {
       compare_logprob(distribution.logprob(entry[0].get<TokenId>()), entry[1].get<double>());
     }
+    report_.num_top_logprobs += top.size();
+    report_.sum_top_logprob_difference += report_.sum_logprob_difference - before;
     const double margin = top[0][1].get<double>() - top[1][1].get<double>();
     compare_best(distribution.best(), top[0][0].get<TokenId>(), margin,
                  "position " + position["pos"].dump());
@@ -205,7 +208,8 @@ GoldenReport compare_with_golden(const TestModel& model, const RunOptions& asked
 std::string describe(const GoldenReport& r) {
   std::ostringstream out;
   out << r.num_logprobs << " logprobs, mean difference " << r.mean_logprob_difference()
-      << ", worst " << r.worst_logprob_difference << "; best token: " << r.num_tops << " compared, "
+      << " (top 20 alone " << r.mean_top_logprob_difference() << "), worst "
+      << r.worst_logprob_difference << "; best token: " << r.num_tops << " compared, "
       << r.num_tops_skipped << " skipped, " << r.num_tops_wrong
       << " wrong; free greedy: " << r.num_free_rows_equal << " of " << r.num_free_rows
       << " rows equal, " << r.num_free_steps << " steps compared, " << r.num_free_steps_skipped

@@ -16,8 +16,10 @@ struct GoldenReport {
       0;  // compared: the top 20 of each position, and each step's token and runner-up
   double worst_logprob_difference = 0.0;
   double sum_logprob_difference = 0.0;  // absolute
-  std::size_t num_tops = 0;             // positions whose best token was compared
-  std::size_t num_tops_skipped = 0;     // their margin is below the one asked for
+  std::size_t num_top_logprobs = 0;     // of the recorded top 20 alone
+  double sum_top_logprob_difference = 0.0;
+  std::size_t num_tops = 0;          // positions whose best token was compared
+  std::size_t num_tops_skipped = 0;  // their margin is below the one asked for
   std::size_t num_tops_wrong = 0;
   std::size_t num_free_rows = 0;        // rows continued freely
   std::size_t num_free_rows_equal = 0;  // to their very end, whatever the margins
@@ -26,6 +28,11 @@ struct GoldenReport {
   std::size_t num_free_steps_wrong = 0;
   std::string first_wrong;  // row and step, for the message
 
+  [[nodiscard]] double mean_top_logprob_difference() const {
+    return num_top_logprobs == 0
+               ? 0.0
+               : sum_top_logprob_difference / static_cast<double>(num_top_logprobs);
+  }
   [[nodiscard]] double mean_logprob_difference() const {
     return num_logprobs == 0 ? 0.0 : sum_logprob_difference / static_cast<double>(num_logprobs);
   }

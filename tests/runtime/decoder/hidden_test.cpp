@@ -28,13 +28,13 @@ Hidden compute_hidden(const TestModel& model, const std::vector<TokenId>& ids, I
   const auto num_tokens = static_cast<std::uint32_t>(ids.size());
   kvcache::KvStorage storage(model.config.kv_geometry(kvcache::KvType::kF32, 16),
                              num_tokens / 16 + 1);
-  ThreadPool pool(2);
+  WorkerTeam team(2);
   DecoderLimits limits;
   limits.num_threads = 2;
   limits.max_step_tokens = num_tokens;
   limits.max_chunks = 1;
   limits.max_logits_rows = num_tokens;
-  Decoder decoder(limits, model.config, model.weights, kernels_for(isa), storage, pool);
+  Decoder decoder(limits, model.config, model.weights, kernels_for(isa), storage, team);
   Hidden hidden;
   decoder.set_tap([&](std::string_view stage, std::uint32_t token, std::span<const float> values) {
     auto& rows = hidden[std::string(stage)];
@@ -50,10 +50,10 @@ Hidden compute_hidden(const TestModel& model, const std::vector<TokenId>& ids, I
   chunk.block_table = blocks;
   batch.chunks.push_back(chunk);
   batch.num_tokens = num_tokens;
-  decoder.forward(batch);
   std::vector<std::uint32_t> all;
   for (std::uint32_t i = 0; i < num_tokens; ++i) all.push_back(i);
-  decoder.head(all);
+  decoder.forward(batch, all);
+  decoder.head(0, num_tokens);
   const auto logits = decoder.logits(num_tokens - 1);
   hidden["logits of the last token"].emplace_back(logits.begin(), logits.end());
   return hidden;

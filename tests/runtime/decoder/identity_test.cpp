@@ -54,13 +54,15 @@ struct Circumstances {
   std::uint32_t block_stride = 1;
   std::uint32_t shared_prefix_tokens = 0;  // computed by another sequence, in blocks that both hold
   std::uint64_t seed = 0;                  // of the schedule
+  bool keeps_all_logits = true;  // else only the rows that are sampled are computed to the end
 };
 
 std::string describe(const Circumstances& c) {
   return "chunks of " + std::to_string(c.chunk_tokens) + ", " + std::to_string(c.num_threads) +
          " threads, " + std::to_string(c.num_mates) + " mates, blocks from " +
          std::to_string(c.first_block) + " by " + std::to_string(c.block_stride) + ", prefix of " +
-         std::to_string(c.shared_prefix_tokens) + ", seed " + std::to_string(c.seed);
+         std::to_string(c.shared_prefix_tokens) + ", seed " + std::to_string(c.seed) +
+         (c.keeps_all_logits ? "" : ", sampled rows only");
 }
 
 struct Subject {
@@ -82,7 +84,8 @@ class Scene {
   TestSequence run() {
     const std::uint32_t room =
         static_cast<std::uint32_t>(subject_.request.prompt_tokens.size()) + subject_.num_new_tokens;
-    TestSequence target = make_sequence(subject_.request, take_blocks(room), true);
+    TestSequence target =
+        make_sequence(subject_.request, take_blocks(room), around_.keeps_all_logits);
     if (around_.shared_prefix_tokens > 0) share_prefix(target);
     for (std::uint32_t i = 0; i < around_.num_mates; ++i) mates_.push_back(make_mate(i));
     while (target.sampled.size() < subject_.num_new_tokens) step(target);
@@ -161,11 +164,12 @@ class Scene {
 
 /// Where the two first differ, or an empty string.
 std::string first_difference(const TestSequence& expected, const TestSequence& actual,
-                             std::uint32_t from) {
+                             const Circumstances& around) {
   if (expected.tokens != actual.tokens) return "tokens";
   if (expected.sampled != actual.sampled) return "sampled tokens or logprobs";
+  if (!around.keeps_all_logits) return {};
   if (expected.logits.size() != actual.logits.size()) return "number of logits";
-  for (std::size_t p = from; p < expected.logits.size(); ++p) {
+  for (std::size_t p = around.shared_prefix_tokens; p < expected.logits.size(); ++p) {
     const std::size_t bytes = expected.logits[p].size() * sizeof(float);
     if (actual.logits[p].size() != expected.logits[p].size() ||
         std::memcmp(expected.logits[p].data(), actual.logits[p].data(), bytes) != 0) {
@@ -185,8 +189,7 @@ void check_identity(const Subject& subject, const std::vector<Circumstances>& li
   for (const Circumstances& around : list) {
     INFO(isa_name(subject.isa) << ", " << kvcache::kv_type_name(subject.kv_type) << ", "
                                << describe(around));
-    CHECK(first_difference(expected, Scene(subject, around).run(), around.shared_prefix_tokens) ==
-          "");
+    CHECK(first_difference(expected, Scene(subject, around).run(), around) == "");
   }
 }
 
@@ -205,6 +208,12 @@ std::vector<Circumstances> all_circumstances(std::uint32_t prefix_tokens) {
                     .seed = i});
   }
   list.push_back({.num_threads = 2});
+  list.push_back({.num_threads = 2, .keeps_all_logits = false});
+  list.push_back({.chunk_tokens = 17,
+                  .num_threads = 3,
+                  .num_mates = 2,
+                  .seed = 23,
+                  .keeps_all_logits = false});
   list.push_back({.num_threads = 3, .first_block = 100, .block_stride = 100});
   list.push_back(
       {.chunk_tokens = 17, .num_threads = 2, .shared_prefix_tokens = prefix_tokens, .seed = 21});
@@ -260,6 +269,23 @@ TEST_CASE("Decoder: a tiny model's bits do not depend on what happens around a s
   });
 }
 
+TEST_CASE("Decoder: an int8 model's bits do not depend on what happens around a sequence",
+          "[runtime]") {
+  const TinyShape shapes[] = {
+      {.num_heads = 6, .num_kv_heads = 2, .head_dim = 32, .width = 96, .ffn_width = 160},
+      // No input of this one's ffn_down is quantised.
+      {.family = ModelFamily::kQwen2, .num_kv_heads = 1, .width = 64, .ffn_width = 88}};
+  for_each_isa([&](Isa isa) {
+    for (const TinyShape& shape : shapes) {
+      const auto model = make_tiny_int8_model(shape, 7);
+      REQUIRE(model->weights.layers[0].query.layout == WeightLayout::kPanels);
+      const auto prompt = random_tokens(kAttentionRange + 45, shape.vocab_size, 5);
+      check_identity({model.get(), isa, KvType::kF16, greedy_request(prompt), 9},
+                     all_circumstances(272));
+    }
+  });
+}
+
 TEST_CASE("Decoder: seeded sampling does not depend on what happens around a sequence",
           "[runtime]") {
   for_each_isa([](Isa isa) {
@@ -272,12 +298,13 @@ TEST_CASE("Decoder: seeded sampling does not depend on what happens around a seq
   });
 }
 
-TEST_CASE("Decoder: SmolLM2's bits do not depend on what happens around a sequence",
-          "[runtime][smollm2]") {
-  for_each_isa([](Isa isa) {
+namespace {
+
+void check_smollm2(const TestModel& model) {
+  for_each_isa([&](Isa isa) {
     const bool slow = isa == Isa::kScalar;
     const std::uint32_t prompt_tokens = slow ? 19 : 70;
-    const auto prompt = random_tokens(prompt_tokens, smollm2().config.vocab_size, 8);
+    const auto prompt = random_tokens(prompt_tokens, model.config.vocab_size, 8);
     std::vector<Circumstances> list = {
         {.chunk_tokens = 3,
          .num_threads = 2,
@@ -294,6 +321,18 @@ TEST_CASE("Decoder: SmolLM2's bits do not depend on what happens around a sequen
           {.chunk_tokens = 64, .num_threads = 2, .num_mates = 2, .block_stride = 40, .seed = 34});
       list.push_back({.chunk_tokens = kAll, .num_threads = 3, .num_mates = 2, .seed = 35});
     }
-    check_identity({&smollm2(), isa, KvType::kF16, seeded_request(prompt, 0.95F, 0), 3}, list);
+    check_identity({&model, isa, KvType::kF16, seeded_request(prompt, 0.95F, 0), 3}, list);
   });
+}
+
+}  // namespace
+
+TEST_CASE("Decoder: SmolLM2's bits do not depend on what happens around a sequence",
+          "[runtime][smollm2]") {
+  check_smollm2(smollm2());
+}
+
+TEST_CASE("Decoder: SmolLM2's bits with int8 activations do not depend on what happens around",
+          "[runtime][smollm2]") {
+  check_smollm2(smollm2_int8());
 }

@@ -1,11 +1,9 @@
-// A batch as arrays: every token and every query is there once, and every worker's share is
-// contiguous.
+// A batch as arrays: every token is there once with its position, and the wanted ones are known for
+// each chunk.
 #include "runtime/model/step_layout.h"
 
 #include "tests/support/catch.h"
 
-#include <map>
-#include <tuple>
 #include <vector>
 
 using namespace kvasir;
@@ -31,53 +29,44 @@ Batch make_batch(const std::vector<ChunkShape>& shapes, const std::vector<TokenI
   return batch;
 }
 
-}  // namespace
-
-TEST_CASE("StepLayout: every query meets every KV head once, in units that fit", "[runtime]") {
-  std::vector<TokenId> tokens(2000);
-  for (std::uint32_t i = 0; i < tokens.size(); ++i) tokens[i] = i;
-  const std::vector<ChunkShape> shapes = {{900, 1}, {0, 1}, {33, 17}, {512, 16}, {1000, 100}};
-  const Batch batch = make_batch(shapes, tokens);
-  for (const std::uint32_t num_workers : {1U, 2U, 3U, 64U}) {
-    StepLayout layout;
-    layout.build(batch, 3, num_workers);
-    REQUIRE(layout.tokens.size() == batch.num_tokens);
-    std::map<std::tuple<std::uint32_t, std::uint32_t, std::uint32_t>, int>
-        seen;  // chunk, head, query
-    for (const AttentionUnit& unit : layout.units) {
-      CHECK(unit.num_queries <= kUnitQueries);
-      for (std::uint32_t q = 0; q < unit.num_queries; ++q) {
-        ++seen[{unit.chunk, unit.kv_head, unit.first_query + q}];
-      }
-    }
-    CHECK(seen.size() == std::size_t{batch.num_tokens} * 3);
-    for (const auto& [query, times] : seen) CHECK(times == 1);
-    for (std::size_t c = 0; c < shapes.size(); ++c) {
-      const StepToken& first = layout.tokens[layout.chunk_first_token[c]];
-      CHECK(first.chunk == c);
-      CHECK(first.position == shapes[c].first_position);
-      CHECK(first.token == first.position);
-    }
-    REQUIRE(layout.unit_begin.size() == num_workers + 1);
-    CHECK(layout.unit_begin.front() == 0);
-    CHECK(layout.unit_begin.back() == layout.units.size());
-    for (std::uint32_t w = 0; w < num_workers; ++w) {
-      CHECK(layout.unit_begin[w] <= layout.unit_begin[w + 1]);
-    }
-    CHECK(layout.units.size() <= max_attention_units(batch.num_tokens, shapes.size(), 3));
-  }
+std::vector<TokenId> counting_tokens(std::uint32_t count) {
+  std::vector<TokenId> tokens(count);
+  for (std::uint32_t i = 0; i < count; ++i) tokens[i] = i;
+  return tokens;
 }
 
-TEST_CASE("StepLayout: two workers get about the same number of positions to read", "[runtime]") {
-  const std::vector<TokenId> tokens(600);
+}  // namespace
+
+TEST_CASE("StepLayout: tokens lie chunk after chunk with their positions", "[runtime]") {
+  const std::vector<TokenId> tokens = counting_tokens(2000);
+  const std::vector<ChunkShape> shapes = {{900, 1}, {0, 1}, {33, 17}, {512, 16}, {1000, 100}};
+  const Batch batch = make_batch(shapes, tokens);
   StepLayout layout;
-  layout.build(make_batch({{0, 512}}, tokens), 3, 2);
-  std::uint64_t cost[2] = {0, 0};
-  for (std::size_t w = 0; w < 2; ++w) {
-    for (std::size_t u = layout.unit_begin[w]; u < layout.unit_begin[w + 1]; ++u) {
-      cost[w] += layout.units[u].first_query + layout.units[u].num_queries;
+  layout.build(batch, {});
+  REQUIRE(layout.tokens.size() == batch.num_tokens);
+  for (std::size_t c = 0; c < shapes.size(); ++c) {
+    for (std::uint32_t i = 0; i < shapes[c].num_tokens; ++i) {
+      const StepToken& token = layout.tokens[layout.chunk_first_token[c] + i];
+      CHECK(token.chunk == c);
+      CHECK(token.position == shapes[c].first_position + i);
+      CHECK(token.token == token.position);
     }
+    CHECK(layout.chunk_first_wanted[c] == shapes[c].num_tokens);
   }
-  CHECK(cost[0] * 10 < cost[1] * 11);
-  CHECK(cost[1] * 10 < cost[0] * 11);
+  CHECK(layout.wanted.empty());
+  CHECK_FALSE(layout.all_wanted());
+}
+
+TEST_CASE("StepLayout: a chunk knows the first of its tokens that is wanted", "[runtime]") {
+  const std::vector<TokenId> tokens = counting_tokens(100);
+  const Batch batch = make_batch({{0, 4}, {10, 3}, {20, 1}, {30, 2}}, tokens);
+  StepLayout layout;
+  const std::vector<std::uint32_t> wanted = {3, 4, 6, 7};
+  layout.build(batch, wanted);
+  CHECK(layout.wanted == wanted);
+  CHECK(layout.chunk_first_wanted == std::vector<std::uint32_t>{3, 0, 0, 2});
+  CHECK_FALSE(layout.all_wanted());
+  layout.build(batch, std::vector<std::uint32_t>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9});
+  CHECK(layout.chunk_first_wanted == std::vector<std::uint32_t>{0, 0, 0, 0});
+  CHECK(layout.all_wanted());
 }

@@ -1,11 +1,16 @@
 #include "tests/runtime/decoder/test_models.h"
 
 #include "core/rng.h"
+#include "runtime/model/pack_weights.h"
 #include "tests/support/sha256.h"
 
+#include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdlib>
+#include <iterator>
 #include <stdexcept>
+#include <utility>
 
 namespace kvasir::runtime::test {
 namespace {
@@ -74,6 +79,63 @@ ModelConfig tiny_config(const TinyShape& shape) {
   return config;
 }
 
+std::uint16_t half_of(float x) {
+  // The scales of these models are normal halves; the bits below are cut off.
+  const auto bits = std::bit_cast<std::uint32_t>(x);
+  if ((bits & 0x7FFFFFFFU) < 0x38800000U) return 0;
+  return static_cast<std::uint16_t>(((bits >> 16U) & 0x8000U) |
+                                    (((bits & 0x7FFFFFFFU) - 0x38000000U) >> 13U));
+}
+
+float float_of(std::uint16_t half) {
+  if ((half & 0x7FFFU) == 0) return 0.0F;
+  return std::bit_cast<float>(((half & 0x8000U) << 16U) |
+                              (((half & 0x7FFFU) << 13U) + 0x38000000U));
+}
+
+/// Thirty-two floats as one block: scale (and minimum), then codes. Rounds to the nearest code; how
+/// well does not matter here.
+void append_block(const float* x, GgmlType type, std::vector<std::byte>& out) {
+  const auto [low, high] = std::minmax_element(x, x + 32);
+  const float largest = std::max(std::abs(*low), std::abs(*high));
+  const bool has_minimum = type == GgmlType::kQ4_1;
+  const float levels = type == GgmlType::kQ8_0 ? 127.0F : has_minimum ? 15.0F : 7.0F;
+  const std::uint16_t scale = half_of((has_minimum ? *high - *low : largest) / levels);
+  const std::uint16_t minimum = half_of(*low);
+  const auto append_half = [&](std::uint16_t half) {
+    out.push_back(static_cast<std::byte>(half & 0xFFU));
+    out.push_back(static_cast<std::byte>(half >> 8U));
+  };
+  append_half(scale);
+  if (has_minimum) append_half(minimum);
+  const auto code = [&](int i) {
+    if (scale == 0) return 0;
+    const float offset = has_minimum ? float_of(minimum) : 0.0F;
+    const auto value = static_cast<int>(std::nearbyint((x[i] - offset) / float_of(scale)));
+    if (type == GgmlType::kQ8_0) return std::clamp(value, -127, 127);
+    return has_minimum ? std::clamp(value, 0, 15) : std::clamp(value + 8, 0, 15);
+  };
+  if (type == GgmlType::kQ8_0) {
+    for (int i = 0; i < 32; ++i) out.push_back(static_cast<std::byte>(code(i)));
+  } else {
+    for (int i = 0; i < 16; ++i) out.push_back(static_cast<std::byte>(code(i) | code(i + 16) << 4));
+  }
+}
+
+/// Replaces a float32 matrix by blocks of `type`; a width that blocks do not fill stays as it is.
+void quantize(TestModel& model, WeightMatrix& matrix, GgmlType type) {
+  if (matrix.cols % 32 != 0) return;
+  std::vector<std::byte> blocks;
+  const auto* values = reinterpret_cast<const float*>(matrix.data);
+  for (std::size_t i = 0; i < std::size_t{matrix.rows} * matrix.cols; i += 32) {
+    append_block(values + i, type, blocks);
+  }
+  model.blocks.push_back(std::move(blocks));
+  matrix.type = type;
+  matrix.data = model.blocks.back().data();
+  matrix.row_bytes = model.blocks.back().size() / matrix.rows;
+}
+
 }  // namespace
 
 std::unique_ptr<TestModel> load_model(const std::string& path, const std::string& sha256) {
@@ -136,6 +198,33 @@ std::unique_ptr<TestModel> make_tiny_model(const TinyShape& shape, std::uint64_t
   weights.output_norm = make.values(shape.width, 1.0, 0.5);
   weights.output_head = make.matrix(shape.vocab_size, shape.width, in_width);
   return model;
+}
+
+std::unique_ptr<TestModel> packed_model(const TestModel& model) {
+  auto packed = std::make_unique<TestModel>();
+  packed->config = model.config;
+  packed->weights = pack_weights(model.weights, Activations::kInt8, 2, nullptr);
+  return packed;
+}
+
+std::unique_ptr<TestModel> make_tiny_int8_model(const TinyShape& shape, std::uint64_t seed) {
+  const auto model = make_tiny_model(shape, seed);
+  const GgmlType types[] = {GgmlType::kQ4_0, GgmlType::kQ4_1, GgmlType::kQ8_0};
+  std::size_t next = 0;
+  for (LayerWeights& layer : model->weights.layers) {
+    for (WeightMatrix* matrix : {&layer.query, &layer.key, &layer.value, &layer.attention_output,
+                                 &layer.ffn_gate, &layer.ffn_up, &layer.ffn_down}) {
+      quantize(*model, *matrix, types[next++ % std::size(types)]);
+    }
+  }
+  quantize(*model, model->weights.output_head, GgmlType::kQ8_0);
+  quantize(*model, model->weights.token_embedding, GgmlType::kQ8_0);
+  return packed_model(*model);
+}
+
+const TestModel& smollm2_int8() {
+  static const std::unique_ptr<TestModel> model = packed_model(smollm2());
+  return *model;
 }
 
 std::string golden_path(const std::string& name) {

@@ -6,6 +6,7 @@
 #include "runtime/model/model_config.h"
 #include "runtime/model/weights.h"
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -16,8 +17,9 @@ namespace kvasir::runtime::test {
 struct TestModel {
   ModelConfig config;
   ModelWeights weights;
-  std::unique_ptr<GgufFile> file;            // what the weights point into, for models from files
-  std::vector<std::vector<float>> matrices;  // and for models in memory
+  std::unique_ptr<GgufFile> file;              // what the weights point into, for models from files
+  std::vector<std::vector<float>> matrices;    // and for models in memory
+  std::vector<std::vector<std::byte>> blocks;  // the same, quantised
 };
 
 /// Throws std::runtime_error when the file is missing, is not the one expected, or cannot be read.
@@ -40,6 +42,14 @@ struct TinyShape {
 };
 /// Seeded random float32 weights; qwen2 has biases and rotates halves, llama adjacent pairs.
 std::unique_ptr<TestModel> make_tiny_model(const TinyShape& shape, std::uint64_t seed);
+
+/// A tiny model whose matrices are quantised where their width allows it (Q4_0, Q4_1 and Q8_0 in
+/// turn, the head Q8_0) and packed, so that int8 kernels compute it.
+std::unique_ptr<TestModel> make_tiny_int8_model(const TinyShape& shape, std::uint64_t seed);
+/// The same model, its weights packed for int8 activations.
+std::unique_ptr<TestModel> packed_model(const TestModel& model);
+/// smollm2() packed. Loaded once.
+const TestModel& smollm2_int8();
 
 /// tests/golden/logits/NAME.
 std::string golden_path(const std::string& name);

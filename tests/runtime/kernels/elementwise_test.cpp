@@ -66,10 +66,19 @@ TEST_CASE("rope: pairs are rotated, each as by itself", "[runtime][kernel]") {
       cosines.push_back(std::cos(angle));
       sines.push_back(std::sin(angle));
     }
+    // What the kernels take: of each dimension, the sine negative for the first of its pair.
+    std::vector<float> adjacent_cosines(dims), adjacent_sines(dims), halves_cosines(dims),
+        halves_sines(dims);
+    for (std::uint32_t i = 0; i < dims / 2; ++i) {
+      adjacent_cosines[2 * i] = adjacent_cosines[2 * i + 1] = cosines[i];
+      halves_cosines[i] = halves_cosines[i + dims / 2] = cosines[i];
+      adjacent_sines[2 * i] = halves_sines[i] = -sines[i];
+      adjacent_sines[2 * i + 1] = halves_sines[i + dims / 2] = sines[i];
+    }
     for_each_isa([&](const KernelTable& table) {
       auto adjacent = head, halves = head;
-      table.rope_adjacent(adjacent.data(), cosines.data(), sines.data(), dims);
-      table.rope_halves(halves.data(), cosines.data(), sines.data(), dims);
+      table.rope_adjacent(adjacent.data(), adjacent_cosines.data(), adjacent_sines.data(), dims);
+      table.rope_halves(halves.data(), halves_cosines.data(), halves_sines.data(), dims);
       const auto check_pair = [&](const std::vector<float>& out, std::size_t a, std::size_t b,
                                   std::size_t i) {
         REQUIRE(bits_of(out[a]) == bits_of(head[a] * cosines[i] - head[b] * sines[i]));

@@ -1,5 +1,5 @@
 #include "runtime/model/ggml_type.h"
-#include "runtime/thread_pool.h"
+#include "runtime/worker_team.h"
 #include "tests/runtime/kernels/kernel_cases.h"
 
 #include <cblas.h>
@@ -235,9 +235,9 @@ TEST_CASE("matmul: any number of threads gives the same bits", "[runtime][kernel
       const auto x = numbers.floats(std::size_t{num_x} * w.k);
       const auto expected = multiply(table, w, x.data(), w.k, num_x, 0, w.rows);
       for (const std::uint32_t num_threads : {1U, 2U, 3U, 7U}) {
-        ThreadPool pool(num_threads);
+        WorkerTeam team(num_threads);
         std::vector<std::vector<float>> parts(num_threads);
-        pool.run([&](std::uint32_t worker) {
+        team.run([&](std::uint32_t worker) {
           const WorkRange range = split_range(w.rows, 4, worker, num_threads);
           parts[worker] =
               multiply(table, w, x.data(), w.k, num_x, static_cast<std::uint32_t>(range.begin),
