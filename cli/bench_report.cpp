@@ -90,8 +90,8 @@ void write_machine(const BenchReport& report, std::ostream& out) {
 void write_roofline(const roofline::Roofline& roofline, std::ostream& out) {
   out << "limits here:";
   for (const roofline::Reading& reading : roofline.readings) {
-    out << format(" %.1f GB/s reading %.0f MiB,", reading.bytes_per_second.median / 1e9,
-                  static_cast<double>(reading.bytes) / 1048576.0);
+    out << format(" %.1f GB/s", reading.bytes_per_second.median / 1e9) << " reading "
+        << bytes_text(reading.bytes) << ',';
   }
   out << format(" %.0f int8 GOPS, %.0f f32 GFLOPS%s\n", roofline.int8_ops_per_second.median / 1e9,
                 roofline.f32_flops_per_second.median / 1e9,

@@ -14,7 +14,7 @@
 #include <chrono>
 #include <cmath>
 #include <functional>
-#include <set>
+#include <map>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -104,7 +104,7 @@ class RecordingExecutor final : public runtime::Executor {
   }
 
   std::vector<std::vector<Chunk>> steps;
-  std::set<std::uint32_t> blocks;  // that tokens were written to
+  std::map<std::uint32_t, std::uint64_t> blocks;  // that tokens were written to, and by whom
 
  private:
   void check_chunk(const runtime::BatchChunk& chunk) {
@@ -117,7 +117,9 @@ class RecordingExecutor final : public runtime::Executor {
       REQUIRE(position / kBlockTokens < chunk.block_table.size());
       CHECK(chunk.tokens[position] < kVocabulary);
       if (position >= chunk.num_prompt_tokens) CHECK(chunk.tokens[position] == 7);
-      blocks.insert(value_of(chunk.block_table[position / kBlockTokens]));
+      const std::uint32_t block = value_of(chunk.block_table[position / kBlockTokens]);
+      CHECK(blocks.emplace(block, value_of(chunk.sequence)).first->second ==
+            value_of(chunk.sequence));
     }
   }
 
@@ -143,7 +145,7 @@ Run run_recorded(const Workload& workload, std::uint32_t step_tokens, std::uint3
   run.steps = std::move(executor.steps);
   const std::uint64_t room = bench_blocks(workload, small_geometry(), step_tokens);
   CHECK(executor.blocks.size() <= room);
-  CHECK(*executor.blocks.rbegin() < room);
+  CHECK(executor.blocks.rbegin()->first < room);
   return run;
 }
 
@@ -299,6 +301,12 @@ TEST_CASE("run_workload: decode times only the steps after the prompts, from the
   CHECK(run.times.steps == std::vector<StepShape>{{2, 2, 12}, {2, 2, 14}, {2, 2, 16}});
 }
 
+TEST_CASE("run_workload: sequences of several blocks share none", "[cli]") {
+  const Run run = run_recorded(decode(3, 30, 20), 64, 1);
+  CHECK(run.times.steps.size() == 20);
+  CHECK(run.times.steps.back() == StepShape{3, 3, 150});
+}
+
 TEST_CASE("run_workload: mixed fills what room decoding leaves with the arriving prompt", "[cli]") {
   const Run run = run_recorded(mixed(2, 5, 10), 8, 1);
   REQUIRE(run.steps.size() == 2 * 2 + 2 * 2);
@@ -325,6 +333,23 @@ TEST_CASE("model_work: SmolLM2's shapes give its known sizes", "[cli]") {
   CHECK(step_bytes(work, {.tokens = 8, .head_rows = 1, .kv_tokens = 100}) ==
         work.layers.bytes + work.head.bytes + 2'304'000);
   CHECK(step_bytes(work, {.tokens = 8}) == work.layers.bytes);
+}
+
+TEST_CASE("model_work: each matrix counts once", "[cli]") {
+  runtime::ModelWeights weights;
+  runtime::LayerWeights layer;
+  std::uint32_t rows = 1;
+  for (runtime::WeightMatrix* each :
+       {&layer.query, &layer.key, &layer.value, &layer.attention_output, &layer.ffn_gate,
+        &layer.ffn_up, &layer.ffn_down, &weights.output_head}) {
+    *each = matrix(runtime::GgmlType::kQ8_0, rows, 32);
+    rows *= 2;
+  }
+  weights.layers = {layer, layer};
+  const ModelWork work = model_work(weights, smollm2_geometry(), ProductKind::kInt8);
+  CHECK(work.layers.int8_macs == 2 * 127 * 32);
+  CHECK(work.layers.bytes == 2 * 127 * 34);
+  CHECK(work.head.int8_macs == 128 * 32);
 }
 
 TEST_CASE("model_work: weights of floats are multiplied as floats, and all of them where asked",
