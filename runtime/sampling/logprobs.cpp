@@ -15,25 +15,26 @@ float logprob_of(float logit, float logsumexp) {
   return std::clamp(logprob, kOffListLogprob, 0.0F);
 }
 
-void select_top(std::span<const float> logits, float logsumexp, std::uint32_t count,
+void select_top(RowScan& row, float logsumexp, std::uint32_t count, CandidateBuffer& buffer,
                 std::vector<TokenLogprob>& top) {
-  const std::size_t wanted = std::min<std::size_t>(count, logits.size());
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const std::size_t wanted = std::min<std::size_t>(count, row.logits().size());
   top.clear();
   if (wanted == 0) return;
-  top.reserve(wanted + 1);
-  // `top` holds raw logits in descending order while it is filled. Ids ascend, so that an equal
-  // logit goes behind those already there, and out when the list is full.
-  for (std::size_t id = 0; id < logits.size(); ++id) {
-    const float logit =
-        std::isnan(logits[id]) ? -std::numeric_limits<float>::infinity() : logits[id];
-    if (top.size() == wanted && !(logit > top.back().logprob)) continue;
-    const auto place = std::upper_bound(
-        top.begin(), top.end(), logit,
-        [](float value, const TokenLogprob& entry) { return value > entry.logprob; });
-    top.insert(place, TokenLogprob{static_cast<TokenId>(id), logit});
-    if (top.size() > wanted) top.pop_back();
+  top.reserve(wanted);
+  const auto score = [](float logit) { return logit; };
+  const std::size_t num_collected =
+      collect_heaviest(row, row.below_heaviest(wanted), wanted, score, buffer);
+  for (const Candidate candidate : sort_heaviest(buffer, num_collected, wanted)) {
+    const TokenId token = token_of(candidate);
+    top.push_back({token, logprob_of(row.logits()[token], logsumexp)});
   }
-  for (TokenLogprob& entry : top) entry.logprob = logprob_of(entry.logprob, logsumexp);
+  // What is left is at -inf or NaN, which tie.
+  for (TokenId token = 0; top.size() < wanted; ++token) {
+    if (!(row.logits()[token] > -kInfinity)) {
+      top.push_back({token, logprob_of(-kInfinity, logsumexp)});
+    }
+  }
 }
 
 }  // namespace kvasir::runtime

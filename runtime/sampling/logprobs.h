@@ -5,9 +5,10 @@
 #include "core/ids.h"
 #include "core/logprob.h"
 #include "core/step_plan.h"
+#include "runtime/sampling/candidates.h"
+#include "runtime/sampling/row_scan.h"
 
 #include <cstdint>
-#include <span>
 #include <vector>
 
 namespace kvasir::runtime {
@@ -16,9 +17,9 @@ namespace kvasir::runtime {
 /// always finite.
 [[nodiscard]] float logprob_of(float logit, float logsumexp);
 
-/// The `count` best tokens (or all, if the vocabulary is smaller), best first, ties to the lowest
-/// id; NaN counts as -inf. Selects in one pass without sorting the vocabulary.
-void select_top(std::span<const float> logits, float logsumexp, std::uint32_t count,
+/// The `count` best tokens (or all, if the vocabulary is smaller) of the row that was scanned last,
+/// best first, ties to the lowest id; NaN counts as -inf. Does not sort the vocabulary.
+void select_top(RowScan& row, float logsumexp, std::uint32_t count, CandidateBuffer& buffer,
                 std::vector<TokenLogprob>& top);
 
 }  // namespace kvasir::runtime

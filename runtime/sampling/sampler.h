@@ -18,13 +18,15 @@
 //     those of at least min_p times the heaviest, top_p the smallest set of the heaviest left whose
 //     sum reaches top_p times the sum of all that are left, the token that crosses included.
 //  8. The draw: uniform01 times the kept sum, walked in a fixed order.
-// Sums are in double over descending weight (ties by id) or over fixed vocabulary ranges: the same
-// bytes every time.
+// Sums are in double over descending weight (ties by id), over ascending ids of what min_p left, or
+// over fixed vocabulary ranges (softmax_sums of kernel_table.h): the same bytes every time.
 #pragma once
 
 #include "core/request.h"
 #include "core/step_plan.h"
 #include "runtime/kernels/kernel_table.h"
+#include "runtime/sampling/draw.h"
+#include "runtime/sampling/row_scan.h"
 
 #include <cstdint>
 #include <span>
@@ -43,13 +45,16 @@ struct SampleInput {
 /// Working memory of one worker, sized once.
 struct SamplerScratch {
   explicit SamplerScratch(std::uint32_t vocab_size);
-  std::vector<float> adjusted;       // [vocab_size]
-  std::vector<float> probabilities;  // [vocab_size]
-  std::vector<TokenId> candidates;   // [vocab_size]
+  /// What construction allocates.
+  [[nodiscard]] static std::uint64_t bytes(std::uint32_t vocab_size);
+  std::vector<float> adjusted;        // [vocab_size]
+  std::vector<std::uint32_t> counts;  // [vocab_size], of the history's tokens; 0 between calls
+  RowScan row;
+  DrawScratch draw;
 };
 
 /// The position of the drawn token is history.size(). `all_banned` is set when every token is at
-/// -inf.
+/// -inf. Allocates nothing but the result's list of top logprobs.
 [[nodiscard]] SampledToken sample(const KernelTable& kernels, const SampleInput& input,
                                   SamplerScratch& scratch);
 

@@ -19,6 +19,7 @@ namespace {
 #include "runtime/kernels/shared/old_attention.inc"
 #include "runtime/kernels/shared/elementwise.inc"
 #include "runtime/kernels/shared/logits.inc"
+#include "runtime/kernels/shared/sampling.inc"
 #include "runtime/kernels/shared/table.inc"
 // clang-format on
 

@@ -1,6 +1,8 @@
 #include "tests/runtime/kernels/kernel_cases.h"
 
+#include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 
 using namespace kvasir::runtime;
@@ -58,6 +60,33 @@ TEST_CASE("exp: softmax weights of ascending scores ascend", "[runtime][kernel]"
       REQUIRE(now >= previous);
       previous = now;
     }
+  });
+}
+
+// The sampler turns every filter by weight into a cut through the logits: one float for which a
+// larger score had a smaller weight would make it keep the wrong tokens.
+TEST_CASE("exp: never decreases from one float to the next", "[runtime][kernel]") {
+  constexpr std::uint32_t kAround =
+      3000;  // floats to each side of where the polynomial starts anew
+  constexpr std::uint32_t kStep = 67;
+  const std::uint32_t end = bits_of(-86.6F), zero = bits_of(-0.0F);
+  std::vector<float> scores;  // descending
+  for (std::uint32_t bits = zero; bits < end; bits += kStep) {
+    scores.push_back(std::bit_cast<float>(bits));
+  }
+  for (int n = 0; n < 125; ++n) {
+    const auto border = static_cast<float>(-(n + 0.5) * std::log(2.0));
+    for (std::uint32_t i = 0; i < 2 * kAround; ++i) {
+      const std::uint32_t bits = bits_of(border) - kAround + i;
+      if (bits < end) scores.push_back(std::bit_cast<float>(bits));
+    }
+  }
+  std::sort(scores.begin(), scores.end(), std::greater<>());
+  for_each_isa([&](const KernelTable& table) {
+    std::vector<float> weights(scores.size());
+    (void)table.exp_shifted(scores.data(), 0.0F, weights.data(),
+                            static_cast<std::uint32_t>(scores.size()));
+    CHECK(std::is_sorted(weights.begin(), weights.end(), std::greater<>()));
   });
 }
 
@@ -167,4 +196,21 @@ TEST_CASE("logits_stats: NaN counts as -inf", "[runtime][kernel]") {
     CHECK(stats_of(table, {1.0F, kInfinity, kNan}).argmax == 1);
     CHECK(stats_of(table, {1.0F, kInfinity, kNan}).logsumexp == kInfinity);
   });
+}
+
+TEST_CASE("logsumexp: with the maximum given, the bits of logits_stats", "[runtime][kernel]") {
+  for (const std::uint32_t n : {1U, 15U, 16U, 17U, 63U, 64U, 65U, 1023U, 1025U, 1100U, 5003U}) {
+    Numbers numbers(53);
+    auto logits = numbers.floats(n, 40.0F);
+    if (n > 20) logits[18] = kNan;
+    if (n > 70) logits[69] = -kInfinity;
+    for_each_isa([&](const KernelTable& table) {
+      const LogitsStats stats = table.logits_stats(logits.data(), n);
+      std::vector<float> weights(n);
+      const float sum = table.exp_shifted(logits.data(), stats.max, weights.data(), n);
+      const double exact = static_cast<double>(stats.max) + std::log(static_cast<double>(sum));
+      CHECK(bits_of(stats.logsumexp) == bits_of(static_cast<float>(exact)));
+      CHECK(bits_of(table.logsumexp(logits.data(), stats.max, n)) == bits_of(stats.logsumexp));
+    });
+  }
 }

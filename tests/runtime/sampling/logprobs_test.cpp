@@ -33,6 +33,17 @@ SampledToken sample_with_logprobs(const std::vector<float>& logits, Request requ
   return sample(kernels_for(isa), input, scratch);
 }
 
+std::vector<TokenLogprob> top_of(const std::vector<float>& logits, float logsumexp,
+                                 std::uint32_t count) {
+  const auto size = static_cast<std::uint32_t>(logits.size());
+  RowScan row(size);
+  CandidateBuffer buffer(size);
+  (void)row.scan(kernels_for(best_isa()), logits);
+  std::vector<TokenLogprob> top;
+  select_top(row, logsumexp, count, buffer, top);
+  return top;
+}
+
 }  // namespace
 
 TEST_CASE("Logprobs: rounding never makes one positive, and none is below the floor",
@@ -60,8 +71,7 @@ TEST_CASE("Logprobs: the top list is the head of the sorted vocabulary", "[runti
     std::stable_sort(order.begin(), order.end(),
                      [&](TokenId a, TokenId b) { return logits[a] > logits[b]; });
     for (const std::uint32_t count : {0U, 1U, 5U, 20U}) {
-      std::vector<TokenLogprob> top;
-      select_top(logits, 10.0F, count, top);
+      const std::vector<TokenLogprob> top = top_of(logits, 10.0F, count);
       REQUIRE(top.size() == std::min(count, size));
       for (std::size_t i = 0; i < top.size(); ++i) {
         REQUIRE(top[i].token == order[i]);
@@ -72,9 +82,8 @@ TEST_CASE("Logprobs: the top list is the head of the sorted vocabulary", "[runti
 }
 
 TEST_CASE("Logprobs: NaN and -inf come last in the list, at the floor", "[runtime][sampling]") {
-  std::vector<TokenLogprob> top;
-  select_top(std::vector<float>{kNan, 1.0F, -kInf, 2.0F}, 2.0F, 4, top);
-  CHECK(top == std::vector<TokenLogprob>{{3, 0.0F}, {1, -1.0F}, {0, -9999.0F}, {2, -9999.0F}});
+  const std::vector<TokenLogprob> expected = {{3, 0.0F}, {1, -1.0F}, {0, -9999.0F}, {2, -9999.0F}};
+  CHECK(top_of({kNan, 1.0F, -kInf, 2.0F}, 2.0F, 4) == expected);
 }
 
 TEST_CASE("Logprobs: they are of the raw logits, whatever the sampler does to them",
