@@ -3,9 +3,10 @@
 //
 // The arithmetic: a row (one query token and one query head) at position q works through its
 // absolute ranges of kAttentionRange positions, floor(q / kAttentionRange) + 1 of them. In each it
-// starts afresh: scores are one FMA chain over the head's dimensions; the maximum and the sum of
-// exp(scale * score - max) are over the positions 0..q of the range only (others are selected out,
-// never multiplied); the weighted sum of V is one chain over the positions in ascending order.
+// starts afresh: scores are one FMA chain over the head's dimensions; the maximum m of them times
+// `scale`, the weights exp(scale * score - m) (one FMA) and their sum are over the positions 0..q
+// of the range only (others are selected out, never multiplied); the weighted sum of V is one chain
+// over the positions in ascending order.
 // Ranges merge in ascending order. All of it depends on the row's own position alone, so the bits
 // are the same in any company, and whether one task does all ranges or several do some each.
 // Source: online softmax, Milakov and Gimelshein 2018, algorithm 3.
@@ -45,6 +46,8 @@ struct AttentionTask {
   /// sees in these ranges: K [head_dim][block_tokens], V [block_tokens][head_dim].
   const std::byte* const* k_tiles = nullptr;
   const std::byte* const* v_tiles = nullptr;
+  /// K tiles that the thread reads after this task, or null: fetched before it ends.
+  const std::byte* next_tiles[2] = {nullptr, nullptr};
   /// [num_rows]; of each range, no row sees less than the row before it: by ascending position, or
   /// in any order where all of them see the ranges whole.
   const AttentionRow* rows = nullptr;

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
+#include <optional>
 
 namespace kvasir::runtime {
 namespace {
@@ -91,12 +93,17 @@ void AttentionStep::plan(const Batch& batch, std::span<const std::uint32_t> chun
 void AttentionStep::attend(std::uint32_t layer, const float* query, std::size_t query_stride,
                            float* out, std::size_t out_stride, std::uint32_t worker) {
   const Rows rows{query, query_stride, out, out_stride};
-  plan_.for_each_work(
-      worker, [&](const AttentionWork& work) { attend_work(layer, work, rows, workers_[worker]); });
+  // One behind, so that each item knows what is read after it.
+  std::optional<AttentionWork> last;
+  plan_.for_each_work(worker, [&](const AttentionWork& work) {
+    if (last) attend_work(layer, *last, &work, rows, workers_[worker]);
+    last = work;
+  });
+  if (last) attend_work(layer, *last, nullptr, rows, workers_[worker]);
 }
 
-void AttentionStep::attend_work(std::uint32_t layer, const AttentionWork& work, const Rows& rows,
-                                Worker& worker) {
+void AttentionStep::attend_work(std::uint32_t layer, const AttentionWork& work,
+                                const AttentionWork* next, const Rows& rows, Worker& worker) {
   AttentionRow task_rows[kMaxAttentionRows];
   std::uint32_t num_rows = 0;
   std::uint32_t last_position = 0;
@@ -147,7 +154,23 @@ void AttentionStep::attend_work(std::uint32_t layer, const AttentionWork& work, 
   task.num_rows = num_rows;
   task.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config_.head_dim)));
   task.scratch = worker.scratch.data();
+  if (next != nullptr) {
+    for (std::uint32_t i = 0; i < std::size(task.next_tiles); ++i) {
+      task.next_tiles[i] = first_k_tile(layer, *next, i);
+    }
+  }
   kernels_.attend(task);
+}
+
+/// K tile `i` of an item, or null past the end of its table.
+const std::byte* AttentionStep::first_k_tile(std::uint32_t layer, const AttentionWork& work,
+                                             std::uint32_t i) const {
+  const RowBlock& block = plan_.row_block(work.first_member);
+  const std::span<const BlockId> table = batch_->chunks[block.chunk].block_table;
+  const std::size_t index =
+      std::size_t{work.first_range} * (kAttentionRange / storage_.geometry().block_tokens) + i;
+  if (index >= table.size()) return nullptr;
+  return storage_.k_tile(layer, table[index], plan_.head_group(block).kv_head);
 }
 
 void AttentionStep::merge(float* out, std::size_t out_stride, std::uint32_t worker) const {

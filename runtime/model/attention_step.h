@@ -63,8 +63,10 @@ class AttentionStep {
     std::vector<const std::byte*> tiles;  // K tiles of a task, then its V tiles
   };
 
-  void attend_work(std::uint32_t layer, const AttentionWork& work, const Rows& rows,
-                   Worker& worker);
+  void attend_work(std::uint32_t layer, const AttentionWork& work, const AttentionWork* next,
+                   const Rows& rows, Worker& worker);
+  [[nodiscard]] const std::byte* first_k_tile(std::uint32_t layer, const AttentionWork& work,
+                                              std::uint32_t i) const;
   [[nodiscard]] std::size_t token_of(const RowBlock& block, std::uint32_t query) const;
   [[nodiscard]] std::uint32_t position_of(const RowBlock& block, std::uint32_t query) const;
 

@@ -213,19 +213,20 @@ std::vector<float> attend_in_order(const KernelTable& table, const Cache& cache,
   for (std::uint32_t begin = 0; begin <= row.position; begin += kAttentionRange) {
     const std::uint32_t count = std::min(kAttentionRange, row.position + 1 - begin);
     std::vector<float> weights(count);
-    float max = -kInfinity;
+    float largest = -kInfinity;
     for (std::uint32_t j = 0; j < count; ++j) {
       float score = 0.0F;
       for (std::uint32_t d = 0; d < shape.head_dim; ++d) {
         score = multiply_add(table.isa, row.q[d], cache.k(begin + j, d), score);
       }
-      weights[j] = score * scale_of(shape);
-      max = std::max(max, weights[j]);
+      weights[j] = score;
+      largest = std::max(largest, score);
     }
-    if (max == -kInfinity) continue;
+    if (largest == -kInfinity) continue;
+    const float max = largest * scale_of(shape);
     float lanes[16] = {};
     for (std::uint32_t j = 0; j < count; ++j) {
-      weights[j] = table_exp(table, weights[j] - max);
+      weights[j] = table_exp(table, multiply_add(table.isa, weights[j], scale_of(shape), -max));
       lanes[j % 16] += weights[j];
     }
     const float sum = fold_lanes(lanes);
