@@ -63,9 +63,10 @@ class Draw {
   template <typename Take>
   std::size_t walk(Candidates candidates, const Take& take);
   double sum_of(Candidates candidates);
-  /// The smallest prefix that reaches `wanted_sum`, at least one.
-  Candidates nucleus(Candidates sorted, double wanted_sum);
-  TokenId from_list(Candidates kept);
+  /// From the smallest prefix that reaches `wanted_sum`, at least one.
+  TokenId from_nucleus(Candidates sorted, double wanted_sum);
+  /// `sum` is sum_of(kept).
+  TokenId from_list(Candidates kept, double sum);
 
   const KernelTable& kernels_;
   RowScan& row_;
@@ -159,15 +160,17 @@ TokenId Draw::from_top_k() {
   const float below = std::max(below_lightest(), below_heaviest(top_k));
   const std::size_t count = collect_heaviest(row_, below, top_k, scoring(), scratch_.candidates);
   const Candidates kept = sort_heaviest(scratch_.candidates, count, top_k);
-  if (sampling_.top_p >= 1.0F) return from_list(kept);
-  return from_list(nucleus(kept, static_cast<double>(sampling_.top_p) * sum_of(kept)));
+  const double sum = sum_of(kept);
+  if (sampling_.top_p >= 1.0F) return from_list(kept, sum);
+  return from_nucleus(kept, static_cast<double>(sampling_.top_p) * sum);
 }
 
 TokenId Draw::from_min_p() {
   const std::size_t count = collect(below_lightest());
-  if (sampling_.top_p >= 1.0F) return from_list(collected(count));
-  const double wanted_sum = static_cast<double>(sampling_.top_p) * sum_of(collected(count));
-  return from_list(nucleus(sort_heaviest(scratch_.candidates, count, count), wanted_sum));
+  const double sum = sum_of(collected(count));
+  if (sampling_.top_p >= 1.0F) return from_list(collected(count), sum);
+  return from_nucleus(sort_heaviest(scratch_.candidates, count, count),
+                      static_cast<double>(sampling_.top_p) * sum);
 }
 
 /// Tries whether a few of the heaviest make up the nucleus. If not, leaves out what cannot be in
@@ -182,7 +185,7 @@ TokenId Draw::from_top_p() {
     const std::size_t count = collect(below_heaviest(few));
     constexpr double kSurely = 1.0 + 1e-9;  // another order of the sum would do as well
     if (sum_of(collected(count)) < wanted_sum * kSurely) continue;
-    return from_list(nucleus(sort_heaviest(scratch_.candidates, count, count), wanted_sum));
+    return from_nucleus(sort_heaviest(scratch_.candidates, count, count), wanted_sum);
   }
   const double bound = 0.5 * (1.0 - top_p) * total / static_cast<double>(row_.logits().size());
   const float below = last_without(best_, [&](float logit) {
@@ -190,7 +193,7 @@ TokenId Draw::from_top_p() {
     return w > 0.0F && static_cast<double>(w) >= bound;
   });
   const std::size_t count = collect(below);
-  return from_list(nucleus(sort_heaviest(scratch_.candidates, count, count), wanted_sum));
+  return from_nucleus(sort_heaviest(scratch_.candidates, count, count), wanted_sum);
 }
 
 template <typename Take>
@@ -219,16 +222,17 @@ double Draw::sum_of(Candidates candidates) {
   return sum;
 }
 
-Draw::Candidates Draw::nucleus(Candidates sorted, double wanted_sum) {
+TokenId Draw::from_nucleus(Candidates sorted, double wanted_sum) {
   double sum = 0.0;
-  return sorted.first(walk(sorted, [&](double w) {
+  const std::size_t size = walk(sorted, [&](double w) {
     sum += w;
     return sum < wanted_sum;
-  }));
+  });
+  return from_list(sorted.first(size), sum);
 }
 
-TokenId Draw::from_list(Candidates kept) {
-  const double target = uniform_ * sum_of(kept);
+TokenId Draw::from_list(Candidates kept, double sum) {
+  const double target = uniform_ * sum;
   double reached = 0.0;
   const std::size_t num_walked = walk(kept, [&](double w) {
     reached += w;

@@ -3,6 +3,7 @@
 #include "core/check.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace kvasir::runtime {
 namespace {
@@ -19,6 +20,12 @@ std::size_t count_above(std::span<const float> values, float below) {
   return count;
 }
 
+float smallest(std::span<const float> values) {
+  float result = values.front();
+  for (const float value : values) result = value < result ? value : result;
+  return result;
+}
+
 }  // namespace
 
 RowScan::RowScan(std::uint32_t vocab_size) : maxima_(num_maxima(vocab_size)) {}
@@ -31,8 +38,9 @@ float RowScan::scan(const KernelTable& kernels, std::span<const float> logits) {
   KVASIR_CHECK(num_maxima(static_cast<std::uint32_t>(logits.size())) == maxima_.size());
   kernels_ = &kernels;
   logits_ = logits;
-  return kernels.lane_maxima(logits.data(), static_cast<std::uint32_t>(logits.size()),
-                             maxima_.data());
+  maximum_ =
+      kernels.lane_maxima(logits.data(), static_cast<std::uint32_t>(logits.size()), maxima_.data());
+  return maximum_;
 }
 
 TokenId RowScan::first_above(float below) {
@@ -49,10 +57,12 @@ TokenId RowScan::first_above(float below) {
 // maximum is. Halving stops as soon as the excess is small.
 float RowScan::below_heaviest(std::size_t count) const {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
-  if (count > most_heaviest() || count_above(maxima_, -kInfinity) < count) return -kInfinity;
+  if (count > most_heaviest()) return -kInfinity;
+  const float least = smallest(maxima_);
+  if (count_above(maxima_, least) < count) return std::nextafter(least, -kInfinity);
   const std::size_t enough = count + count / 4 + 4;
-  std::uint32_t low = ascending_bits(-kInfinity);  // at least `count` are above it
-  std::uint32_t high = ascending_bits(kInfinity);
+  std::uint32_t low = ascending_bits(least);  // at least `count` are above it
+  std::uint32_t high = ascending_bits(maximum_);
   while (high - low > 1) {
     const std::uint32_t middle = low + (high - low) / 2;
     const std::size_t above = count_above(maxima_, float_of_ascending(middle));

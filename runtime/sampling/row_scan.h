@@ -79,6 +79,7 @@ class RowScan {
   const KernelTable* kernels_ = nullptr;
   std::span<const float> logits_;
   std::vector<float> maxima_;                       // [num_ranges][16]
+  float maximum_ = 0.0F;                            // the largest of them
   std::array<std::uint32_t, kVocabRange> found_{};  // indices within one range
 };
 

@@ -37,19 +37,17 @@ bool takes_best(const SamplingParams& sampling) {
   return sampling.temperature == 0.0F || sampling.top_k == 1 || sampling.top_p <= 0.0F;
 }
 
-/// What the penalties make of one logit. `num_generated` is how often the token was generated.
-float penalised(float logit, std::uint32_t num_generated, const SamplingParams& sampling) {
-  if (sampling.repetition_penalty != 1.0F) {
-    // Which of the two is as good as random: a look-up costs less than a wrong guess.
-    const std::array<float, 2> either = {logit * sampling.repetition_penalty,
-                                         logit / sampling.repetition_penalty};
-    logit = either[logit > 0.0F ? 1 : 0];
-  }
-  if (num_generated > 0) {
-    logit -=
-        sampling.presence_penalty + sampling.frequency_penalty * static_cast<float>(num_generated);
-  }
-  return logit;
+struct Penalties {
+  float repetition = 1.0F, presence = 0.0F, frequency = 0.0F;
+};
+
+/// What the penalties make of one logit; one at its default changes no bit.
+float penalised(float logit, std::uint32_t num_generated, Penalties penalties) {
+  // Which of the two is as good as random: a look-up costs less than a wrong guess.
+  const std::array<float, 2> either = {logit * penalties.repetition, logit / penalties.repetition};
+  logit = either[logit > 0.0F ? 1 : 0];
+  if (num_generated == 0) return logit;
+  return logit - (penalties.presence + penalties.frequency * static_cast<float>(num_generated));
 }
 
 /// Penalises each distinct token of the history once. scratch.counts is all zero before and after.
@@ -57,6 +55,9 @@ void apply_penalties(const SampleInput& input, SamplerScratch& scratch) {
   constexpr std::uint32_t kSeen = 1U << 31U;  // beside the count: a prompt's token has none
   std::uint32_t* const counts = scratch.counts.data();
   float* const logits = scratch.adjusted.data();
+  const SamplingParams& sampling = input.request->sampling;
+  const Penalties penalties = {sampling.repetition_penalty, sampling.presence_penalty,
+                               sampling.frequency_penalty};
   const std::size_t num_prompt = input.history.size() - num_generated(input);
   for (const TokenId token : input.history.first(num_prompt)) counts[token] |= kSeen;
   for (const TokenId token : input.history.subspan(num_prompt)) {
@@ -66,7 +67,7 @@ void apply_penalties(const SampleInput& input, SamplerScratch& scratch) {
     const std::uint32_t count = counts[token];
     if (count == 0) continue;
     counts[token] = 0;
-    logits[token] = penalised(bounded(logits[token]), count - kSeen, input.request->sampling);
+    logits[token] = penalised(bounded(logits[token]), count - kSeen, penalties);
   }
 }
 
