@@ -14,15 +14,14 @@
 #include "config/cli_flags.h"
 #include "config/option_table.h"
 #include "core/seconds.h"
-#include "runtime/model/ggml_type.h"
+#include "runtime/kernels/dispatch.h"
+#include "runtime/model/pack_weights.h"
 
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
-#include <filesystem>
 #include <fstream>
 #include <iostream>
-#include <map>
 #include <memory>
 #include <sstream>
 #include <string>
@@ -115,51 +114,26 @@ std::uint64_t peak_rss_bytes() {
   return in >> kib ? kib * 1024 : 0;
 }
 
-/// "Q4_1 79 %, Q8_0 21 %": of the bytes that a step with logits reads.
-std::string weight_types(const runtime::ModelWeights& weights) {
-  std::map<std::string_view, double> bytes;
-  double all = 0.0;
-  const auto add = [&](const runtime::WeightMatrix& matrix) {
-    const double size = static_cast<double>(matrix.rows) * static_cast<double>(matrix.row_bytes);
-    bytes[runtime::type_info(matrix.type).name] += size;
-    all += size;
-  };
-  for (const runtime::LayerWeights& layer : weights.layers) {
-    for (const auto* matrix : {&layer.query, &layer.key, &layer.value, &layer.attention_output,
-                               &layer.ffn_gate, &layer.ffn_up, &layer.ffn_down}) {
-      add(*matrix);
-    }
-  }
-  add(weights.output_head);
-  std::vector<std::pair<double, std::string_view>> sorted;
-  for (const auto& [name, size] : bytes) sorted.emplace_back(size, name);
-  std::sort(sorted.rbegin(), sorted.rend());
-  std::string text;
-  for (const auto& [size, name] : sorted) {
-    char share[16];
-    std::snprintf(share, sizeof(share), " %.0f %%", 100.0 * size / all);
-    text += (text.empty() ? "" : ", ") + std::string(name) + share;
-  }
-  return text;
-}
-
 void describe(const config::ServeOptions& options, const EngineStack& stack, BenchReport& report) {
+  const runtime::KernelTable& kernels = runtime::kernels_for(stack.executor_options.isa);
   report.machine = {.cpu = cpu_name(),
                     .cpus = affinity_cpus(),
                     .governor = first_line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
                     .threads = stack.threads.threads,
                     .isa = stack.info.kernels,
+                    .activations = std::string(runtime::activations_name(stack.activations)),
+                    .kernels = runtime::kernels_text(stack.model->weights, kernels),
                     .kv_type = options.kv_type,
                     .commit = std::string(build_commit()),
                     .build = std::string(build_type())};
-  report.work = model_work(stack.model->weights, stack.geometry, ProductKind::kInt8);
+  report.work = model_work(stack.model->weights, stack.geometry);
   report.model = {.name = stack.model->config.name,
                   .architecture = stack.model->config.architecture,
                   .file = stack.info.root,
-                  .weight_types = weight_types(stack.model->weights),
                   .file_bytes = report.model.file_bytes,
                   .step_bytes = step_bytes(report.work, {.tokens = 1, .head_rows = 1})};
   report.step_tokens = options.step_tokens;
+  report.packing_seconds = stack.packing_seconds;
   report.kv_bytes = stack.storage->size_bytes();
 }
 

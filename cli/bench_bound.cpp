@@ -5,21 +5,10 @@
 namespace kvasir::cli {
 namespace {
 
-bool is_float(runtime::GgmlType type) {
-  return type == runtime::GgmlType::kF32 || type == runtime::GgmlType::kF16 ||
-         type == runtime::GgmlType::kBF16;
-}
-
-/// What one pass over the matrix reads.
-std::uint64_t matrix_bytes(const runtime::WeightMatrix& matrix) {
-  return std::uint64_t{matrix.rows} * matrix.row_bytes;
-}
-
-void add_matrix(const runtime::WeightMatrix& matrix, ProductKind products, MatrixWork& work) {
+void add_matrix(const runtime::WeightMatrix& matrix, MatrixWork& work) {
   const std::uint64_t macs = std::uint64_t{matrix.rows} * matrix.cols;
-  work.bytes += matrix_bytes(matrix);
-  const bool in_bytes = products == ProductKind::kInt8 && !is_float(matrix.type);
-  (in_bytes ? work.int8_macs : work.float_macs) += macs;
+  work.bytes += matrix.size_bytes();
+  (matrix.layout == runtime::WeightLayout::kPanels ? work.int8_macs : work.float_macs) += macs;
 }
 
 struct ComputeSeconds {
@@ -37,18 +26,17 @@ ComputeSeconds compute_seconds(const MatrixWork& work, std::uint64_t rows,
 
 }  // namespace
 
-ModelWork model_work(const runtime::ModelWeights& weights, const kvcache::KvGeometry& geometry,
-                     ProductKind products) {
+ModelWork model_work(const runtime::ModelWeights& weights, const kvcache::KvGeometry& geometry) {
   ModelWork work;
   work.kv_bytes_per_token = geometry.bytes_per_token();
   for (const runtime::LayerWeights& layer : weights.layers) {
     for (const runtime::WeightMatrix* matrix :
          {&layer.query, &layer.key, &layer.value, &layer.attention_output, &layer.ffn_gate,
           &layer.ffn_up, &layer.ffn_down}) {
-      add_matrix(*matrix, products, work.layers);
+      add_matrix(*matrix, work.layers);
     }
   }
-  add_matrix(weights.output_head, products, work.head);
+  add_matrix(weights.output_head, work.head);
   return work;
 }
 

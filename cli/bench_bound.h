@@ -12,17 +12,11 @@
 
 namespace kvasir::cli {
 
-/// Which products the linear layers are computed in.
-enum class ProductKind : std::uint8_t {
-  kInt8,   // bytes, for quantised weights; matrices of floats take floats all the same
-  kFloat,  // 32-bit floats throughout
-};
-
 /// What some matrices cost when they are multiplied with rows.
 struct MatrixWork {
   std::uint64_t bytes = 0;       // read once a step, as they lie in memory
-  std::uint64_t int8_macs = 0;   // for each row
-  std::uint64_t float_macs = 0;  // for each row
+  std::uint64_t int8_macs = 0;   // for each row: what lies in panels
+  std::uint64_t float_macs = 0;  // for each row: what does not
 };
 
 struct ModelWork {
@@ -31,7 +25,7 @@ struct ModelWork {
   std::uint64_t kv_bytes_per_token = 0;
 };
 [[nodiscard]] ModelWork model_work(const runtime::ModelWeights& weights,
-                                   const kvcache::KvGeometry& geometry, ProductKind products);
+                                   const kvcache::KvGeometry& geometry);
 
 struct StepShape {
   std::uint64_t tokens = 0;

@@ -77,13 +77,15 @@ void write_machine(const BenchReport& report, std::ostream& out) {
   const BenchMachine& machine = report.machine;
   out << "machine: " << machine.cpu << ", " << machine.cpus << " CPUs"
       << (machine.governor.empty() ? "" : ", governor " + machine.governor) << "; "
-      << machine.threads << " threads, kernels " << machine.isa << ", KV " << machine.kv_type
-      << "; kvasir " << machine.commit << " (" << machine.build << ")\n";
-  out << "model: " << report.model.name << " (" << report.model.architecture << ", "
-      << report.model.weight_types << "), " << report.model.file << ", "
-      << bytes_text(report.model.file_bytes) << "; a step reads "
+      << machine.threads << " threads, " << machine.isa << ", activations " << machine.activations
+      << ", KV " << machine.kv_type << "; kvasir " << machine.commit << " (" << machine.build
+      << ")\n";
+  out << "model: " << report.model.name << " (" << report.model.architecture << "), "
+      << report.model.file << ", " << bytes_text(report.model.file_bytes) << "; a step reads "
       << bytes_text(report.model.step_bytes) << " of weights\n";
-  out << format("load: metadata %.3f s, ready %.3f s\n", report.open_seconds, report.load_seconds);
+  out << "kernels: " << machine.kernels << '\n';
+  out << format("load: metadata %.3f s; ready %.3f s, of it packing weights %.3f s\n",
+                report.open_seconds, report.load_seconds, report.packing_seconds);
   out << kScope << '\n';
 }
 
@@ -143,16 +145,17 @@ Json json_of(const roofline::Roofline& roofline) {
 }
 
 Json json_of(const BenchMachine& machine) {
-  return {{"cpu", machine.cpu},         {"cpus", machine.cpus},  {"governor", machine.governor},
-          {"threads", machine.threads}, {"isa", machine.isa},    {"kv_type", machine.kv_type},
-          {"commit", machine.commit},   {"build", machine.build}};
+  return {{"cpu", machine.cpu},           {"cpus", machine.cpus},
+          {"governor", machine.governor}, {"threads", machine.threads},
+          {"isa", machine.isa},           {"activations", machine.activations},
+          {"kernels", machine.kernels},   {"kv_type", machine.kv_type},
+          {"commit", machine.commit},     {"build", machine.build}};
 }
 
 Json json_of(const BenchModel& model) {
   return {{"name", model.name},
           {"architecture", model.architecture},
           {"file", model.file},
-          {"weight_types", model.weight_types},
           {"file_bytes", model.file_bytes},
           {"weight_bytes_per_step", model.step_bytes}};
 }
@@ -221,6 +224,7 @@ void write_bench_json(const BenchReport& report, std::ostream& out) {
       {"rounds", report.rounds},
       {"open_seconds", report.open_seconds},
       {"load_seconds", report.load_seconds},
+      {"packing_seconds", report.packing_seconds},
       {"kv_bytes", report.kv_bytes},
       {"peak_rss_bytes", report.peak_rss_bytes},
       {"roofline", report.roofline ? json_of(*report.roofline) : Json()},

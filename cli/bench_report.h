@@ -21,6 +21,8 @@ struct BenchMachine {
   std::string governor;    // of the first CPU; empty where there is none to see
   std::uint32_t threads = 0;
   std::string isa;  // of the kernels
+  std::string activations;
+  std::string kernels;  // by weight type and layout
   std::string kv_type;
   std::string commit;
   std::string build;
@@ -30,7 +32,6 @@ struct BenchModel {
   std::string name;
   std::string architecture;
   std::string file;  // without its folder
-  std::string weight_types;
   std::uint64_t file_bytes = 0;
   std::uint64_t step_bytes = 0;  // weights that a step with logits reads
 };
@@ -45,8 +46,9 @@ struct BenchReport {
   BenchModel model;
   std::uint32_t step_tokens = 0;
   std::uint32_t rounds = 0;
-  double open_seconds = 0.0;  // the file's metadata read and checked
-  double load_seconds = 0.0;  // all that is needed before a step, the tokenizer too
+  double open_seconds = 0.0;     // the file's metadata read and checked
+  double load_seconds = 0.0;     // all that is needed before a step, the tokenizer too
+  double packing_seconds = 0.0;  // of those, moving the weights into their layout
   std::uint64_t kv_bytes = 0;
   std::uint64_t peak_rss_bytes =
       0;  // after the workloads, before the machine's limits are measured

@@ -149,7 +149,7 @@ std::vector<OptionRow> make_table() {
       {.name = "activations",
        .kind = K::kChoice,
        .member = &O::activations,
-       .users = kServe | kGenerate,
+       .users = kServe | kGenerate | kBench,
        .help =
            "Inputs of linear layers with quantised weights: int8 rounds them in blocks of 32 and "
            "is several times as fast, f32 keeps them as they are.",

@@ -7,6 +7,7 @@
 #include "cli/bench_workload.h"
 #include "cli/startup_error.h"
 #include "runtime/kernels/dispatch.h"
+#include "runtime/model/pack_weights.h"
 #include "tests/support/catch.h"
 
 #include <nlohmann/json.hpp>
@@ -23,6 +24,7 @@
 using namespace kvasir;
 using namespace kvasir::cli;
 using Json = nlohmann::json;
+using runtime::Activations;
 
 namespace {
 
@@ -182,6 +184,11 @@ kvcache::KvGeometry smollm2_geometry() {
   return geometry;
 }
 
+ModelWork smollm2_work(runtime::GgmlType type, Activations activations) {
+  return model_work(runtime::planned_weights(smollm2_weights(type), activations),
+                    smollm2_geometry());
+}
+
 constexpr std::uint64_t kLinearWeights = 106'168'320;  // 30 layers of 3 538 944
 constexpr std::uint64_t kHeadWeights = 28'311'552;     // 49 152 x 576
 
@@ -189,8 +196,7 @@ BenchReport small_report() {
   BenchReport report;
   report.rounds = 3;
   report.machine.cpu = "a \xff CPU";
-  report.work =
-      model_work(smollm2_weights(runtime::GgmlType::kQ4_1), smollm2_geometry(), ProductKind::kInt8);
+  report.work = smollm2_work(runtime::GgmlType::kQ4_1, Activations::kInt8);
   report.model.step_bytes = 96'000'000;
   BenchResult result;
   result.workload = decode(8, 128, 2);
@@ -322,8 +328,7 @@ TEST_CASE("run_workload: mixed fills what room decoding leaves with the arriving
 }
 
 TEST_CASE("model_work: SmolLM2's shapes give its known sizes", "[cli]") {
-  const ModelWork work =
-      model_work(smollm2_weights(runtime::GgmlType::kQ4_1), smollm2_geometry(), ProductKind::kInt8);
+  const ModelWork work = smollm2_work(runtime::GgmlType::kQ4_1, Activations::kInt8);
   CHECK(work.layers.int8_macs == kLinearWeights);
   CHECK(work.layers.float_macs == 0);
   CHECK(work.head.int8_macs == kHeadWeights);
@@ -346,28 +351,27 @@ TEST_CASE("model_work: each matrix counts once", "[cli]") {
     rows *= 2;
   }
   weights.layers = {layer, layer};
-  const ModelWork work = model_work(weights, smollm2_geometry(), ProductKind::kInt8);
-  CHECK(work.layers.int8_macs == 2 * 127 * 32);
+  const ModelWork work = model_work(weights, smollm2_geometry());
+  CHECK(work.layers.float_macs == 2 * 127 * 32);
   CHECK(work.layers.bytes == 2 * 127 * 34);
-  CHECK(work.head.int8_macs == 128 * 32);
+  CHECK(work.head.float_macs == 128 * 32);
 }
 
 TEST_CASE("model_work: weights of floats are multiplied as floats, and all of them where asked",
           "[cli]") {
-  const auto float_file = smollm2_weights(runtime::GgmlType::kF16);
-  const ModelWork half = model_work(float_file, smollm2_geometry(), ProductKind::kInt8);
+  const ModelWork half = smollm2_work(runtime::GgmlType::kF16, Activations::kInt8);
   CHECK(half.layers.int8_macs == 0);
   CHECK(half.layers.float_macs == kLinearWeights);
+  CHECK(half.layers.bytes == kLinearWeights * 2);
   CHECK(half.head.int8_macs == kHeadWeights);
-  const auto quantised = smollm2_weights(runtime::GgmlType::kQ4_1);
-  const ModelWork none = model_work(quantised, smollm2_geometry(), ProductKind::kFloat);
+  const ModelWork none = smollm2_work(runtime::GgmlType::kQ4_1, Activations::kF32);
   CHECK(none.layers.float_macs == kLinearWeights);
+  CHECK(none.layers.bytes == kLinearWeights / 32 * 20);
   CHECK(none.head.float_macs == kHeadWeights);
 }
 
 TEST_CASE("bound_of: each step takes the longer of reading and computing", "[cli]") {
-  const ModelWork work =
-      model_work(smollm2_weights(runtime::GgmlType::kQ4_1), smollm2_geometry(), ProductKind::kInt8);
+  const ModelWork work = smollm2_work(runtime::GgmlType::kQ4_1, Activations::kInt8);
   const MachineLimits limits = {
       .bytes_per_second = 50e9, .int8_ops_per_second = 2031e9, .f32_flops_per_second = 505e9};
   const StepShape one = {.tokens = 1, .head_rows = 1};
@@ -382,8 +386,7 @@ TEST_CASE("bound_of: each step takes the longer of reading and computing", "[cli
   CHECK(prefilled.name == "int8");
   const std::vector<StepShape> both = {one, prompt};
   CHECK(bound_of(work, both, limits).seconds == Approx(bytes / 50e9 + prompt_seconds));
-  const ModelWork floats = model_work(smollm2_weights(runtime::GgmlType::kQ4_1), smollm2_geometry(),
-                                      ProductKind::kFloat);
+  const ModelWork floats = smollm2_work(runtime::GgmlType::kQ4_1, Activations::kF32);
   const Bound in_floats = bound_of(floats, {&prompt, 1}, limits);
   CHECK(in_floats.seconds == Approx(prompt_seconds * 2031 / 505));
   CHECK(in_floats.name == "f32");
@@ -434,7 +437,8 @@ TEST_CASE("write_bench_json: scripts find what they compare", "[cli]") {
   for (const char* key : {"machine", "model", "results", "load_seconds", "peak_rss_bytes"}) {
     CHECK(json.contains(key));
   }
-  for (const char* key : {"cpu", "cpus", "threads", "isa", "kv_type", "commit"}) {
+  for (const char* key :
+       {"cpu", "cpus", "threads", "isa", "activations", "kernels", "kv_type", "commit"}) {
     CHECK(json["machine"].contains(key));
   }
   REQUIRE(json["results"].size() == 1);

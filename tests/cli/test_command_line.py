@@ -206,6 +206,7 @@ def test_bench_gives_json_with_a_share_of_the_bound():
     for row in said["results"]:
         assert row["tokens_per_second"] > 0 and row["percent_of_bound"] > 0, row
     assert said["load_seconds"] > 0 and said["peak_rss_bytes"] > 1 << 20
+    assert said["machine"]["activations"] == "int8" and "scalar" in said["machine"]["kernels"]
 
 
 @pytest.mark.parametrize("flag, value, said", [
