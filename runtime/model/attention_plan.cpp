@@ -14,7 +14,7 @@ static_assert(kBlockRows <= kMaxAttentionRows);
 
 /// Costs are counted in rows times positions: about a nanosecond each, where AVX-512 is. Loading a
 /// position's K and V, from memory at worst, takes as long as computing this many rows of it.
-constexpr std::uint64_t kLoadRows = 5;
+constexpr std::uint64_t kLoadRows = 4;
 /// Storing a partial result and merging it.
 constexpr std::uint64_t kPartialCost = 30;
 /// A cut within an item must gain so much, because it brings a second phase with a barrier. Two

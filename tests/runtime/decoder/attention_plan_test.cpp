@@ -144,7 +144,7 @@ Found check_plan(const AttentionPlan& plan, const Scene& scene, const AttentionP
       const std::uint32_t positions = std::min(end_position, work.end_range * kAttentionRange) -
                                       work.first_range * kAttentionRange;
       found.loads += positions;
-      costs[worker] += (rows + 5.0) * positions;
+      costs[worker] += (rows + 4.0) * positions;
     });
   }
   std::set<Key> merged;
