@@ -105,3 +105,18 @@ TEST_CASE("softmax_sums: +inf counts as the largest float", "[runtime][kernel]")
     }
   });
 }
+
+TEST_CASE("softmax_sums: the last float with a weight has it, the next has none",
+          "[runtime][kernel]") {
+  for_each_isa([](const KernelTable& table) {
+    for (const std::uint32_t n : {1U, 64U}) {
+      double sum = 0.0;
+      table.softmax_sums(std::vector<float>(n, -86.5F).data(), 0.0F, 1.0F, &sum, n);
+      CHECK(sum == n * static_cast<double>(table_exp(table, -86.5F)));
+      CHECK(sum > 0.0);
+      const float next = std::nextafter(-86.5F, -kInfinity);
+      table.softmax_sums(std::vector<float>(n, next).data(), 0.0F, 1.0F, &sum, n);
+      CHECK(sum == 0.0);
+    }
+  });
+}
