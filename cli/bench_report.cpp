@@ -95,9 +95,10 @@ void write_roofline(const roofline::Roofline& roofline, std::ostream& out) {
     out << format(" %.1f GB/s", reading.bytes_per_second.median / 1e9) << " reading "
         << bytes_text(reading.bytes) << ',';
   }
-  out << format(" %.0f int8 GOPS, %.0f f32 GFLOPS%s\n", roofline.int8_ops_per_second.median / 1e9,
-                roofline.f32_flops_per_second.median / 1e9,
-                roofline.pinned ? "" : "; threads not pinned");
+  out << format(
+      " %.0f int8 GOPS, %.0f f32 GFLOPS, a barrier %.0f ns%s\n",
+      roofline.int8_ops_per_second.median / 1e9, roofline.f32_flops_per_second.median / 1e9,
+      1e9 / roofline.barriers_per_second.median, roofline.pinned ? "" : "; threads not pinned");
 }
 
 // --- JSON -------------------------------------------------------------------------------------
@@ -141,6 +142,7 @@ Json json_of(const roofline::Roofline& roofline) {
   return {{"reading", readings},
           {"int8_ops_per_second", json_of(roofline.int8_ops_per_second)},
           {"f32_flops_per_second", json_of(roofline.f32_flops_per_second)},
+          {"barriers_per_second", json_of(roofline.barriers_per_second)},
           {"pinned", roofline.pinned}};
 }
 

@@ -26,6 +26,7 @@ void print_roofline(const roofline::RooflineOptions& options) {
   }
   print_rate("int8 products", measured.int8_ops_per_second, "GOPS");
   print_rate("f32 products", measured.f32_flops_per_second, "GFLOPS");
+  std::printf("  %-16s %8.0f ns\n", "barrier", 1e9 / measured.barriers_per_second.median);
 }
 
 }  // namespace

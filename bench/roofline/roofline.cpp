@@ -5,19 +5,17 @@
 #include "bench/roofline/probe_table.h"
 #include "core/check.h"
 #include "core/clock.h"
+#include "core/page_buffer.h"
 #include "core/seconds.h"
 #include "runtime/kernels/dispatch.h"
+#include "runtime/worker_team.h"
 
 #include <algorithm>
 #include <array>
 #include <barrier>
-#include <cstdlib>
 #include <cstring>
 #include <functional>
-#include <memory>
-#include <new>
 #include <sched.h>
-#include <sys/mman.h>
 #include <thread>
 #include <vector>
 
@@ -25,6 +23,7 @@ namespace kvasir::roofline {
 namespace {
 
 constexpr std::size_t kRuns = 5;
+constexpr int kBarriers = 2000;          // of one run: a millisecond, when nothing is in the way
 constexpr double kRunSeconds = 0.04;     // some 20 passes over 100 MB, ten scheduler ticks
 constexpr double kTrialSeconds = 0.004;  // from which the length of a run is foreseen
 
@@ -71,19 +70,13 @@ void pin_to(int cpu) {
   sched_setaffinity(0, sizeof(mask), &mask);
 }
 
-struct Free {
-  void operator()(std::byte* memory) const { std::free(memory); }
-};
-using HugeBuffer = std::unique_ptr<std::byte, Free>;
-
-/// Of whole huge pages, where the system grants them.
-HugeBuffer huge_buffer(std::size_t bytes) {
-  constexpr std::size_t kHugePageBytes = std::size_t{2} << 20U;
-  const std::size_t rounded = (bytes + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
-  HugeBuffer buffer(static_cast<std::byte*>(std::aligned_alloc(kHugePageBytes, rounded)));
-  if (!buffer) throw std::bad_alloc();
-  madvise(buffer.get(), rounded, MADV_HUGEPAGE);
-  return buffer;
+/// Five runs of so many units each.
+template <typename SecondsOfRun>
+Rate rate_of_runs(double units, const SecondsOfRun& seconds_of_run) {
+  std::array<double, kRuns> rates{};
+  for (double& rate : rates) rate = units / seconds_of_run();
+  std::sort(rates.begin(), rates.end());
+  return {.median = rates[kRuns / 2], .min = rates.front(), .max = rates.back()};
 }
 
 class Runner {
@@ -122,12 +115,8 @@ class Runner {
     }
     const double per_run = static_cast<double>(amount) * kRunSeconds / seconds;
     amount = std::max<std::uint64_t>(1, static_cast<std::uint64_t>(per_run));
-    std::array<double, kRuns> rates{};
-    for (double& rate : rates) {
-      rate = units * static_cast<double>(amount) / seconds_of(work, amount);
-    }
-    std::sort(rates.begin(), rates.end());
-    return {.median = rates[kRuns / 2], .min = rates.front(), .max = rates.back()};
+    return rate_of_runs(units * static_cast<double>(amount),
+                        [&] { return seconds_of(work, amount); });
   }
 
  private:
@@ -149,8 +138,8 @@ Reading reading_of(const Runner& runner, ReadProbe probe, std::uint64_t bytes,
   const std::uint64_t granule = std::uint64_t{kReadGranuleBytes} * num_threads;
   const std::size_t granules = std::max<std::uint64_t>(1, (bytes + granule - 1) / granule);
   const std::size_t part_bytes = granules * kReadGranuleBytes;
-  const HugeBuffer buffer = huge_buffer(part_bytes * num_threads);
-  const auto part = [&](std::uint32_t index) { return buffer.get() + index * part_bytes; };
+  PageBuffer buffer(part_bytes * num_threads);
+  const auto part = [&](std::uint32_t index) { return buffer.data() + index * part_bytes; };
   // Written by the thread that will read it: untouched pages are all the same page of zeros, and
   // with several memory nodes it should be the near one.
   (void)runner.seconds_of(
@@ -166,6 +155,18 @@ Reading reading_of(const Runner& runner, ReadProbe probe, std::uint64_t bytes,
           .bytes_per_second = runner.rate_of(read, static_cast<double>(pass_bytes))};
 }
 
+Rate barrier_rate(std::uint32_t num_threads) {
+  const SteadyClock clock;
+  runtime::WorkerTeam team(num_threads);
+  return rate_of_runs(kBarriers, [&] {
+    const TimePoint start = clock.now();
+    team.run([&](std::uint32_t /*worker_index*/) {
+      for (int i = 0; i < kBarriers; ++i) team.sync();
+    });
+    return to_seconds(clock.now() - start);
+  });
+}
+
 }  // namespace
 
 Roofline measure_roofline(const RooflineOptions& options) {
@@ -179,6 +180,7 @@ Roofline measure_roofline(const RooflineOptions& options) {
   }
   result.int8_ops_per_second = arithmetic_rate(runner, probes.int8, options.num_threads);
   result.f32_flops_per_second = arithmetic_rate(runner, probes.f32, options.num_threads);
+  result.barriers_per_second = barrier_rate(options.num_threads);
   return result;
 }
 

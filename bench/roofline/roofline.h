@@ -1,6 +1,7 @@
 // What this machine can do at most with a number of threads: bytes read per second, byte products
-// and float multiply-adds per second in one instruction set. Kernels are held against these
-// figures; whose share of them a model gets is the bench command's business.
+// and float multiply-adds per second in one instruction set, and how often threads can meet.
+// Kernels are held against these figures; whose share of them a model gets is the bench command's
+// business.
 #pragma once
 
 #include "runtime/kernels/kernel_table.h"
@@ -35,6 +36,7 @@ struct Roofline {
   std::vector<Reading> readings;  // in the order of read_bytes
   Rate int8_ops_per_second;       // a multiply and an add are two
   Rate f32_flops_per_second;      // likewise
+  Rate barriers_per_second;       // at which the product's workers meet between phases of a step
   bool pinned = false;            // each thread had a CPU to itself
 };
 

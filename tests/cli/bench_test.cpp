@@ -214,6 +214,7 @@ roofline::Roofline small_roofline() {
                        {.bytes = 900'000'000, .bytes_per_second = {40e9, 39e9, 41e9}}};
   roofline.int8_ops_per_second = {2000e9, 1900e9, 2100e9};
   roofline.f32_flops_per_second = {500e9, 490e9, 510e9};
+  roofline.barriers_per_second = {2e6, 1e6, 3e6};
   return roofline;
 }
 
@@ -471,6 +472,7 @@ TEST_CASE("write_bench_text: the table says what was not measured", "[cli]") {
   report.roofline = small_roofline();
   write_bench_text(report, out);
   CHECK(contains(out.str(), "limits here: 50.0 GB/s"));
+  CHECK(contains(out.str(), "a barrier 500 ns"));
 }
 
 TEST_CASE("measure_roofline: every set that the CPU has gives figures in their order", "[cli]") {
@@ -485,7 +487,8 @@ TEST_CASE("measure_roofline: every set that the CPU has gives figures in their o
     CHECK(measured.readings[1].bytes % 8192 == 0);
     for (const roofline::Rate& rate :
          {measured.readings[0].bytes_per_second, measured.readings[1].bytes_per_second,
-          measured.int8_ops_per_second, measured.f32_flops_per_second}) {
+          measured.int8_ops_per_second, measured.f32_flops_per_second,
+          measured.barriers_per_second}) {
       CHECK(std::isfinite(rate.max));
       CHECK(rate.min > 0);
       CHECK(rate.median >= rate.min);
