@@ -24,8 +24,8 @@ namespace kvasir::runtime {
 /// VNNI.
 enum class Isa : std::uint8_t { kScalar, kAvx2, kAvxVnni, kAvx512 };
 
-/// y[m][r] = dot(x[m], weights row r) (+ bias[r]) for m in [0, num_x) and r in [row_begin, row_end);
-/// with `accumulate` that is added to what y holds.
+/// y[m][r] = dot(x[m], weights row r) (+ bias[r]) for m in [0, num_x) and r in [row_begin,
+/// row_end); with `accumulate` that is added to what y holds.
 struct MatmulTask {
   GgmlType type = GgmlType::kF32;
   const std::byte* weights = nullptr;  // row r at weights + r * row_bytes
@@ -86,6 +86,10 @@ struct KernelTable {
                      std::size_t num_elements) = nullptr;
   std::size_t (*matmul_scratch_floats)(std::uint32_t k) = nullptr;
   void (*matmul)(const MatmulTask& task) = nullptr;
+  /// The same for weights in panels of a float type (float_panels.h): `weights` is the first panel,
+  /// row_begin a multiple of 32; row_bytes and scratch are not used. Each output is one chain over
+  /// k in ascending order, in one lane.
+  void (*matmul_panels)(const MatmulTask& task) = nullptr;
   /// out[i] = x[i] / sqrt(mean(x^2) + epsilon) * weight[i]; out may alias x. The sum is the
   /// sixteen-lane dot product.
   void (*rms_norm)(const float* x, const float* weight, float* out, std::uint32_t n,

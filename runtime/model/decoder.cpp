@@ -3,6 +3,7 @@
 #include "runtime/model/decoder.h"
 
 #include "core/check.h"
+#include "runtime/kernels/float_panels.h"
 #include "runtime/kernels/panels.h"
 
 #include <algorithm>
@@ -27,7 +28,7 @@ AttentionLimits attention_limits(const DecoderLimits& limits, const ModelConfig&
           .max_context_tokens = context_of(limits, config)};
 }
 
-bool reads_panels(const WeightMatrix& matrix) { return matrix.layout == WeightLayout::kPanels; }
+bool reads_int8(const WeightMatrix& matrix) { return matrix.layout == WeightLayout::kPanels; }
 
 const float* bias_or_null(const std::vector<float>& bias) {
   return bias.empty() ? nullptr : bias.data();
@@ -55,7 +56,7 @@ Decoder::Strides::Strides(const ModelConfig& config, const ModelWeights& weights
                               linear_scratch_bytes(kernels, query_width(config)),
                               linear_scratch_bytes(kernels, config.ffn_width)})) {
   for (const LayerWeights& layer : weights.layers) {
-    if (reads_panels(layer.ffn_down)) {
+    if (reads_int8(layer.ffn_down)) {
       ffn_quantized = kernels.quant->quantized_row_bytes(config.ffn_width);
     } else {
       ffn_rows = padded_floats(config.ffn_width);
@@ -159,18 +160,11 @@ void Decoder::run_layers(std::uint32_t worker) {
 /// Residual stream and rotation angles of every token. Angles are taken in double, so that they are
 /// as good at position 100 000 as at 1.
 void Decoder::embed(std::uint32_t worker) {
-  const WeightMatrix& table = weights_.token_embedding;
   const RopeConfig& rope = config_.rope;
   for_own_share(num_rows_, worker, [&](std::size_t t) {
     const StepToken& token = layout_.tokens[t];
     float* x = &x_[t * strides_.width];
-    if (reads_panels(table)) {
-      unpack_row(table.type,
-                 table.data + token.token / kPanelRows * panel_bytes(table.type, table.cols),
-                 token.token % kPanelRows, config_.width, x);
-    } else {
-      kernels_.dequantize(table.type, table.data + token.token * table.row_bytes, x, config_.width);
-    }
+    load_embedding(token.token, x, worker);
     const bool adjacent = rope.pairs == RopePairs::kAdjacent;
     for (std::size_t i = 0; i < rope.dims / 2; ++i) {
       const double angle = token.position * rope.inverse_frequency[i];
@@ -183,6 +177,27 @@ void Decoder::embed(std::uint32_t worker) {
   });
   team_.sync();
   if (tap_ && worker == 0) tap_tokens("embedding", x_, strides_.width);
+}
+
+void Decoder::load_embedding(TokenId token, float* x, std::uint32_t worker) {
+  const WeightMatrix& table = weights_.token_embedding;
+  const std::size_t panel = token / kPanelRows;
+  const std::uint32_t row = token % kPanelRows;
+  switch (table.layout) {
+    case WeightLayout::kPanels:
+      return unpack_row(table.type, table.data + panel * panel_bytes(table.type, table.cols), row,
+                        config_.width, x);
+    case WeightLayout::kFloatPanels: {
+      // The row as in the file, in this worker's own memory; then as any other row.
+      auto* elements = reinterpret_cast<std::byte*>(workspaces_[worker].own_rows.data());
+      unpack_float_row(table.type, table.data + panel * float_panel_bytes(table.type, table.cols),
+                       row, config_.width, elements);
+      return kernels_.dequantize(table.type, elements, x, config_.width);
+    }
+    case WeightLayout::kRows:
+      break;
+  }
+  kernels_.dequantize(table.type, table.data + token * table.row_bytes, x, config_.width);
 }
 
 /// False when nothing is left to compute: the last layer of a step that wants no hidden state.
@@ -252,7 +267,7 @@ void Decoder::ffn_strips(const LayerWeights& w, const LinearInput& x, std::uint3
 
 void Decoder::finish_strip(const LayerWeights& w, std::size_t strip, std::uint32_t worker) {
   const Workspace& workspace = workspaces_[worker];
-  if (reads_panels(w.ffn_down)) {
+  if (reads_int8(w.ffn_down)) {
     kernels_.quant->silu_multiply_quantize(workspace.gate.data(), workspace.up.data(), kPanelRows,
                                            static_cast<std::uint32_t>(num_rows_),
                                            gated_quantized_.data(), strides_.ffn_quantized,
@@ -329,14 +344,13 @@ LinearInput Decoder::normed_rows(const std::vector<float>& weight, std::size_t f
   Workspace& workspace = workspaces_[worker];
   float* rows = own ? workspace.own_rows.data() : normed_.data();
   std::byte* quantized = own ? workspace.own_quantized.data() : quantized_.data();
-  const bool any_panels =
-      std::any_of(readers.begin(), readers.end(),
-                  [](const WeightMatrix* reader) { return reads_panels(*reader); });
+  const bool any_int8 = std::any_of(readers.begin(), readers.end(),
+                                    [](const WeightMatrix* reader) { return reads_int8(*reader); });
   prepare_rows(num_rows, worker, [&](std::size_t row) {
     float* normed = rows + row * strides_.width;
     kernels_.rms_norm(&x_[(first_row + row) * strides_.width], weight.data(), normed, config_.width,
                       config_.rms_epsilon);
-    if (any_panels) {
+    if (any_int8) {
       kernels_.quant->quantize_row(normed, config_.width, quantized + row * strides_.quantized);
     }
   });
@@ -354,7 +368,7 @@ LinearInput Decoder::input_rows(const FloatBuffer& rows, std::size_t stride, std
                     .quantized = nullptr,
                     .quantized_stride = strides_.quantized,
                     .num_rows = static_cast<std::uint32_t>(num_rows)};
-  if (!reads_panels(reader)) return input;
+  if (!reads_int8(reader)) return input;
   std::byte* quantized =
       num_rows <= kOwnRows ? workspaces_[worker].own_quantized.data() : quantized_.data();
   prepare_rows(num_rows, worker, [&](std::size_t row) {

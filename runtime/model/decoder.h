@@ -90,6 +90,7 @@ class Decoder {
 
   void run_layers(std::uint32_t worker);
   void embed(std::uint32_t worker);
+  void load_embedding(TokenId token, float* x, std::uint32_t worker);
   bool attention_block(std::uint32_t layer, std::uint32_t worker);
   void ffn_block(const LayerWeights& layer, std::uint32_t worker);
   void rotate_and_store(std::uint32_t layer, std::uint32_t worker);

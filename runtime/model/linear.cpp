@@ -30,8 +30,8 @@ void multiply_panels(const KernelTable& kernels, const WeightMatrix& matrix, Wor
   kernels.quant->matmul(task);
 }
 
-void multiply_rows(const KernelTable& kernels, const WeightMatrix& matrix, WorkRange units,
-                   const LinearInput& x, const LinearOutput& y, std::byte* scratch) {
+void multiply_floats(const KernelTable& kernels, const WeightMatrix& matrix, WorkRange units,
+                     const LinearInput& x, const LinearOutput& y, std::byte* scratch) {
   MatmulTask task;
   task.type = matrix.type;
   task.weights = matrix.data;
@@ -49,7 +49,8 @@ void multiply_rows(const KernelTable& kernels, const WeightMatrix& matrix, WorkR
   task.bias = y.bias;
   task.accumulate = y.accumulate;
   task.scratch = reinterpret_cast<float*>(scratch);
-  kernels.matmul(task);
+  if (matrix.layout == WeightLayout::kRows) return kernels.matmul(task);
+  kernels.matmul_panels(task);
 }
 
 }  // namespace
@@ -60,8 +61,8 @@ void multiply(const KernelTable& kernels, const WeightMatrix& matrix, WorkRange 
               const LinearInput& x, const LinearOutput& y, std::byte* scratch,
               const WeightMatrix* next, std::size_t next_unit) {
   if (units.begin == units.end || x.num_rows == 0) return;
-  if (matrix.layout == WeightLayout::kRows) {
-    return multiply_rows(kernels, matrix, units, x, y, scratch);
+  if (matrix.layout != WeightLayout::kPanels) {
+    return multiply_floats(kernels, matrix, units, x, y, scratch);
   }
   const bool prefetch = next != nullptr && next->layout == WeightLayout::kPanels;
   multiply_panels(

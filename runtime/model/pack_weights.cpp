@@ -1,5 +1,6 @@
 #include "runtime/model/pack_weights.h"
 
+#include "runtime/kernels/float_panels.h"
 #include "runtime/kernels/panels.h"
 #include "runtime/worker_team.h"
 
@@ -20,6 +21,7 @@ std::size_t aligned(std::size_t bytes) {
 }
 
 WeightLayout layout_for(const WeightMatrix& matrix, Activations activations) {
+  if (has_float_panels(matrix.type)) return WeightLayout::kFloatPanels;
   return activations == Activations::kInt8 && has_panels(matrix.type) ? WeightLayout::kPanels
                                                                       : WeightLayout::kRows;
 }
@@ -33,12 +35,14 @@ void fill(const WeightMatrix& from, const WeightMatrix& to, std::byte* out, Work
                 (end_row - first_row) * from.row_bytes);
     return;
   }
-  const std::size_t bytes = panel_bytes(from.type, from.cols);
+  const bool floats = to.layout == WeightLayout::kFloatPanels;
+  const std::size_t bytes = to.size_bytes() / num_panels(to.rows);
   for (std::size_t panel = panels.begin; panel < panels.end; ++panel) {
     const std::size_t row = panel * kPanelRows;
-    pack_panel(from.type, from.data + row * from.row_bytes, from.row_bytes,
-               static_cast<std::uint32_t>(std::min<std::size_t>(kPanelRows, from.rows - row)),
-               from.cols, out + panel * bytes);
+    (floats ? pack_float_panel : pack_panel)(
+        from.type, from.data + row * from.row_bytes, from.row_bytes,
+        static_cast<std::uint32_t>(std::min<std::size_t>(kPanelRows, from.rows - row)), from.cols,
+        out + panel * bytes);
   }
 }
 
@@ -111,10 +115,12 @@ std::string kernels_text(const ModelWeights& planned, const KernelTable& kernels
                    [](const auto& a, const auto& b) { return a.second > b.second; });
   std::string text;
   for (const auto& [kind, count] : kinds) {
-    const bool panels = kind.second == WeightLayout::kPanels;
+    const bool int8 = kind.second == WeightLayout::kPanels;
     text += std::string(text.empty() ? "" : ", ") + std::string(type_info(kind.first).name) +
-            (panels ? " by int8 panels (" : " by float rows (") +
-            (panels ? kernels.quant->name : kernels.name) + ")";
+            (int8                                        ? " by int8 panels ("
+             : kind.second == WeightLayout::kFloatPanels ? " by float panels ("
+                                                         : " by float rows (") +
+            (int8 ? kernels.quant->name : kernels.name) + ")";
   }
   return text;
 }

@@ -25,14 +25,15 @@ enum class Activations : std::uint8_t {
 /// Bytes of memory that packed weights take.
 [[nodiscard]] std::uint64_t packed_bytes(const ModelWeights& planned);
 
-/// A copy of `views` that owns its bytes: panels where `activations` is int8 and the type has them,
-/// else rows. `file` is what the views lie in: its pages are given back as they are read (null: the
-/// views lie elsewhere and are left alone). Throws std::bad_alloc or std::system_error (threads).
+/// A copy of `views` that owns its bytes: float types in float panels; quantised ones in panels
+/// where `activations` is int8, else in rows. `file` is what the views lie in: its pages are given
+/// back as they are read (null: the views lie elsewhere and are left alone). Throws std::bad_alloc
+/// or std::system_error (threads).
 [[nodiscard]] ModelWeights pack_weights(const ModelWeights& views, Activations activations,
                                         std::uint32_t num_threads, const GgufFile* file);
 
 /// For log and `inspect`: which kernels multiply by the model's matrices, largest share first:
-/// "Q4_1 by int8 panels (avx512vnni), F16 by float rows (avx512)".
+/// "Q4_1 by int8 panels (avx512vnni), F16 by float panels (avx512)".
 [[nodiscard]] std::string kernels_text(const ModelWeights& planned, const KernelTable& kernels);
 
 }  // namespace kvasir::runtime

@@ -1,5 +1,6 @@
 #include "runtime/model/weights.h"
 
+#include "runtime/kernels/float_panels.h"
 #include "runtime/kernels/panels.h"
 #include "runtime/model/printable.h"
 
@@ -135,8 +136,15 @@ ModelWeights read_all(const GgufFile& file, const ModelConfig& config) {
 }  // namespace
 
 std::size_t WeightMatrix::size_bytes() const {
-  return layout == WeightLayout::kRows ? rows * row_bytes
-                                       : num_panels(rows) * panel_bytes(type, cols);
+  switch (layout) {
+    case WeightLayout::kPanels:
+      return num_panels(rows) * panel_bytes(type, cols);
+    case WeightLayout::kFloatPanels:
+      return num_panels(rows) * float_panel_bytes(type, cols);
+    case WeightLayout::kRows:
+      break;
+  }
+  return rows * row_bytes;
 }
 
 std::vector<WeightMatrix*> ModelWeights::matrices() {

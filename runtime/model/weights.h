@@ -17,8 +17,9 @@
 namespace kvasir::runtime {
 
 enum class WeightLayout : std::uint8_t {
-  kRows,    // as in the file: row r of blocks at data + r * row_bytes; float activations
-  kPanels,  // runtime/kernels/panels.h: thirty-two rows together; int8 activations
+  kRows,         // as in the file: row r of blocks at data + r * row_bytes; float activations
+  kPanels,       // runtime/kernels/panels.h: thirty-two rows together; int8 activations
+  kFloatPanels,  // runtime/kernels/float_panels.h: the same for float types; float activations
 };
 
 /// A matrix [rows, cols].

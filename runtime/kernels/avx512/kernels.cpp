@@ -16,6 +16,7 @@ namespace {
 #include "runtime/kernels/shared/exp.inc"
 #include "runtime/kernels/shared/dequantize.inc"
 #include "runtime/kernels/shared/matmul.inc"
+#include "runtime/kernels/shared/matmul_panels.inc"
 #include "runtime/kernels/shared/old_attention.inc"
 #include "runtime/kernels/shared/elementwise.inc"
 #include "runtime/kernels/shared/logits.inc"
