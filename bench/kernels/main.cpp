@@ -1,7 +1,8 @@
-// Speed of the kernels alone, on one thread: matmul by weight type and number of x rows, and
-// attention. Prints medians of five timed batches with their spread. Usage: kvasir_bench_kernels
-// [ISA [TYPE]]; nothing else should run meanwhile.
+// Speed of the kernels alone, on one thread: products by weight type and number of x rows (those of
+// int8 in quant.cpp), and attention. Prints medians of five timed batches with their spread. Usage:
+// kvasir_bench_kernels [ISA [TYPE]]; nothing else should run meanwhile.
 
+#include "bench/kernels/quant.h"
 #include "runtime/kernels/dispatch.h"
 #include "runtime/model/ggml_type.h"
 
@@ -127,6 +128,7 @@ void bench_set(const KernelTable& table, const std::string& only_type) {
     for (const std::uint32_t num_x : {1U, 8U, 64U, 512U})
       bench_matmul(table, type, 1536, 1536, num_x);
   }
+  kvasir::bench::bench_quant(table, only_type);
   for (const KvElement element : {KvElement::kF32, KvElement::kF16}) {
     bench_attention(table, element, 2048, 1);
     bench_attention(table, element, 512, 512);
