@@ -16,6 +16,7 @@ namespace {
 #include "runtime/kernels/shared/vec.inc"
 #include "runtime/kernels/shared/exp.inc"
 #include "runtime/kernels/shared/panel_types.inc"
+#include "runtime/kernels/shared/byte_sums_256.inc"
 #include "runtime/kernels/avx512/quant_lanes.inc"
 #include "runtime/kernels/shared/quantize.inc"
 #include "runtime/kernels/shared/quant_matmul.inc"
