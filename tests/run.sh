@@ -129,6 +129,7 @@ default_tier() {
   export KVASIR_SIM_STEPS=${KVASIR_SIM_STEPS:-$DEFAULT_SIM_STEPS}
   run_programs build/release release
   step "tidy" run_pytest tidy tests/tidy
+  step "bench tools" run_pytest bench bench/peers
   step "command line" run_pytest cli tests/cli
   step "end to end" run_pytest e2e tests/e2e
 }

@@ -181,7 +181,7 @@ TEST_CASE("load_options: auto stands for the machine's or the model's number", "
 
 TEST_CASE("load_options: choices, switches and texts are checked", "[config]") {
   check_flag_refused("kv-type", "f64", "f32, f16 or bf16");
-  check_flag_refused("isa", "AVX2", "auto, scalar, avx2 or avx512");
+  check_flag_refused("isa", "AVX2", "auto, scalar, avx2, avxvnni or avx512");
   check_flag_refused("prefix-cache", "1", "true or false");
   check_flag_refused("model", "", "is empty");
   CHECK_FALSE(load_flags({{"prefix-cache", "false"}}).options.prefix_cache);
