@@ -1,7 +1,8 @@
 // Speed of the kernels alone, on one thread: products by weight type and number of x rows (those of
-// int8 in quant.cpp), and attention. Prints medians of five timed batches with their spread. Usage:
-// kvasir_bench_kernels [ISA [TYPE]]; nothing else should run meanwhile.
+// int8 in quant.cpp), and attention (attention.cpp). Prints medians of five timed batches with
+// their spread. Usage: kvasir_bench_kernels [ISA [TYPE]]; nothing else should run meanwhile.
 
+#include "bench/kernels/attention.h"
 #include "bench/kernels/quant.h"
 #include "runtime/kernels/dispatch.h"
 #include "runtime/model/ggml_type.h"
@@ -78,47 +79,6 @@ void bench_matmul(const KernelTable& table, GgmlType type, std::uint32_t rows, s
       static_cast<double>(rows * row_bytes) / timing.median_s * 1e-9);
 }
 
-void bench_attention(const KernelTable& table, KvElement element, std::uint32_t positions,
-                     std::uint32_t num_queries) {
-  constexpr std::uint32_t kHeadDim = 64, kHeads = 3, kBlockTokens = 32;
-  const std::size_t element_bytes = element == KvElement::kF32 ? 4 : 2;
-  const std::size_t tile_bytes = kHeadDim * kBlockTokens * element_bytes;
-  const std::uint32_t num_blocks = (positions + kBlockTokens - 1) / kBlockTokens;
-  std::vector<std::byte> arena(2 * num_blocks * tile_bytes);
-  std::vector<const std::byte*> k_tiles, v_tiles;
-  for (std::uint32_t b = 0; b < num_blocks; ++b) {
-    k_tiles.push_back(arena.data() + 2 * b * tile_bytes);
-    v_tiles.push_back(k_tiles.back() + tile_bytes);
-  }
-  const std::size_t row = kHeads * kHeadDim;
-  std::vector<float> q(num_queries * row, 0.1F), out(q.size());
-  std::vector<float> scratch(table.attention_scratch_floats(kHeadDim, kHeads, kBlockTokens) + 16);
-  OldAttentionTask task;
-  task.element = element;
-  task.k_tiles = k_tiles.data();
-  task.v_tiles = v_tiles.data();
-  task.block_tokens = kBlockTokens;
-  task.head_dim = kHeadDim;
-  task.num_group_heads = kHeads;
-  task.first_position = positions - num_queries;
-  task.num_queries = num_queries;
-  task.q = q.data();
-  task.q_stride = row;
-  task.out = out.data();
-  task.out_stride = row;
-  task.scale = 0.125F;
-  task.scratch = aligned(scratch);
-  const Timing timing = measure([&] { table.attention(task); });
-  const double seen = positions - (num_queries - 1) / 2.0;  // positions per query, on average
-  std::printf(
-      "%-7s attention %-4s %4u positions, %3u queries x %u heads: %8.1f us +-%2.0f%% %7.1f GFLOP/s "
-      "%6.2f GB/s\n",
-      table.name, element == KvElement::kF32 ? "f32" : "f16", positions, num_queries, kHeads,
-      timing.median_s * 1e6, timing.spread * 50.0,
-      4.0 * kHeadDim * kHeads * num_queries * seen / timing.median_s * 1e-9,
-      static_cast<double>(arena.size()) / timing.median_s * 1e-9);
-}
-
 void bench_set(const KernelTable& table, const std::string& only_type) {
   for (const GgmlType type :
        {GgmlType::kF32, GgmlType::kF16, GgmlType::kBF16, GgmlType::kQ8_0, GgmlType::kQ4_0,
@@ -129,10 +89,7 @@ void bench_set(const KernelTable& table, const std::string& only_type) {
       bench_matmul(table, type, 1536, 1536, num_x);
   }
   kvasir::bench::bench_quant(table, only_type);
-  for (const KvElement element : {KvElement::kF32, KvElement::kF16}) {
-    bench_attention(table, element, 2048, 1);
-    bench_attention(table, element, 512, 512);
-  }
+  kvasir::bench::bench_attention(table);
 }
 
 }  // namespace

@@ -44,29 +44,6 @@ struct MatmulTask {
                              // for each thread
 };
 
-/// Attention of consecutive query positions of one sequence, for the query heads of one KV head.
-/// A query at position q reads positions 0..q from the stored form only, in absolute ranges of
-/// kAttentionRange positions: each range from a fresh (max, sum, acc) over its blocks in ascending
-/// order, ranges merged in ascending order. Positions past q are selected out, never multiplied.
-/// Source: online softmax, Milakov and Gimelshein 2018, algorithm 3.
-struct OldAttentionTask {
-  KvElement element = KvElement::kF32;
-  const std::byte* const* k_tiles = nullptr;  // [blocks] of [head_dim][block_tokens]
-  const std::byte* const* v_tiles = nullptr;  // [blocks] of [block_tokens][head_dim]
-  std::uint32_t block_tokens = 0;             // 16, 32 or 64
-  std::uint32_t head_dim = 0;                 // any; tails are masked
-  std::uint32_t num_group_heads = 0;          // query heads that share this KV head
-  std::uint32_t first_position = 0;           // of the first query
-  std::uint32_t num_queries = 0;
-  const float* q =
-      nullptr;  // [num_queries][num_group_heads][head_dim], queries q_stride floats apart
-  std::size_t q_stride = 0;
-  float* out = nullptr;  // as q, queries out_stride floats apart; does not alias q
-  std::size_t out_stride = 0;
-  float scale = 0.0F;        // multiplies the logits
-  float* scratch = nullptr;  // KernelTable::attention_scratch_floats(task) floats, 64-byte aligned
-};
-
 /// What the sampler needs of a row of logits, over fixed ranges of the vocabulary.
 struct LogitsStats {
   float max = 0.0F;
@@ -110,9 +87,6 @@ struct KernelTable {
   void (*store_kv)(KvElement element, const float* k, const float* v, std::byte* k_tile,
                    std::byte* v_tile, std::uint32_t head_dim, std::uint32_t block_tokens,
                    std::uint32_t slot) = nullptr;
-  std::size_t (*attention_scratch_floats)(std::uint32_t head_dim, std::uint32_t num_group_heads,
-                                          std::uint32_t block_tokens) = nullptr;
-  void (*attention)(const OldAttentionTask& task) = nullptr;
   /// NaN logits count as -inf. n >= 1.
   LogitsStats (*logits_stats)(const float* logits, std::uint32_t n) = nullptr;
   /// out[i] = exp(x[i] - shift); returns the sum over fixed ranges of 1024 (sixteen lanes each,

@@ -17,7 +17,6 @@ namespace {
 #include "runtime/kernels/shared/dequantize.inc"
 #include "runtime/kernels/shared/matmul.inc"
 #include "runtime/kernels/shared/matmul_panels.inc"
-#include "runtime/kernels/shared/old_attention.inc"
 #include "runtime/kernels/shared/elementwise.inc"
 #include "runtime/kernels/shared/logits.inc"
 #include "runtime/kernels/shared/sampling.inc"

@@ -444,12 +444,16 @@ TEST_CASE("attention rows: what lies behind a row never reaches it", "[runtime][
 
 TEST_CASE("attention rows: ranges without a finite score change nothing", "[runtime][kernel]") {
   const Shape shape{KvElement::kF32, 32, 16};
-  Cache cache = filled_cache(shape, 800, 31);
+  Cache cache = filled_cache(shape, 800, 31), infinite = filled_cache(shape, 800, 31);
   Numbers numbers(32);
-  // The first range, half of the second, all of the third and what there is of the fourth.
-  const std::vector<float> lowest(shape.head_dim, -kInfinity);
+  // The first range, half of the second, all of the third and what there is of the fourth. In whole
+  // ranges not even an infinite V, times a weight of 0, comes through.
+  const std::vector<float> lowest(shape.head_dim, -kInfinity), highest(shape.head_dim, kInfinity);
   for (std::uint32_t p = 0; p < 800; ++p) {
-    if (p < 256 + 128 || p >= 512) cache.put(p, lowest, numbers.floats(shape.head_dim));
+    if (p >= 256 + 128 && p < 512) continue;
+    const auto v = numbers.floats(shape.head_dim);
+    cache.put(p, lowest, v);
+    infinite.put(p, lowest, p / kAttentionRange == 1 ? v : highest);
   }
   for_each_isa([&](const KernelTable& table) {
     const std::vector<float> ones(shape.head_dim, 1.0F);
@@ -457,9 +461,12 @@ TEST_CASE("attention rows: ranges without a finite score change nothing", "[runt
     const auto out = attend_alone(table, cache, row);
     check_near_double(cache, row, out);
     CHECK(same_bits(out, attend_alone(table, cache, {511, ones})));
-    Partials partials(table, cache, {row});
-    partials.attend({0}, {0, 4});
-    CHECK(same_bits(partials.merged(0), out));
+    for (const Cache* either : {&cache, &infinite}) {
+      CHECK(same_bits(out, attend_alone(table, *either, row)));
+      Partials partials(table, *either, {row});
+      partials.attend({0}, {0, 4});
+      CHECK(same_bits(partials.merged(0), out));
+    }
   });
 }
 
