@@ -186,9 +186,10 @@ std::unique_ptr<EngineStack> build_engine_stack(const LoadedOptions& loaded) {
     throw StartupError(refusal + "; lower one of: " + memory_origins(loaded));
   }
 
-  const std::uint64_t model_hash =
-      runtime::model_hash(*stack->model->text.file, stack->model->config);
+  std::uint64_t model_hash = 0;
   try {
+    model_hash =
+        runtime::model_hash(*stack->model->text.file, stack->model->config, stack->threads.threads);
     pack(*stack);
     stack->storage = std::make_unique<kvcache::KvStorage>(stack->geometry, stack->num_blocks);
     stack->executor = std::make_unique<runtime::CpuExecutor>(

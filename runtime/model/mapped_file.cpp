@@ -90,6 +90,7 @@ Result<MappedFile> MappedFile::open(const std::string& path) {
 }
 
 void MappedFile::release_pages(std::span<const std::byte> part) const {
+  if (part.empty()) return;
   KVASIR_CHECK(part.data() >= bytes_.data());
   KVASIR_CHECK(part.data() + part.size() <= bytes_.data() + bytes_.size());
   const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));

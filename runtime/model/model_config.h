@@ -54,7 +54,8 @@ struct ModelConfig {
 [[nodiscard]] Result<ModelConfig> read_model_config(const GgufFile& file);
 
 /// A hash of everything that makes KV blocks of two models incompatible (architecture, shapes,
-/// rope, tensor digest).
-[[nodiscard]] std::uint64_t model_hash(const GgufFile& file, const ModelConfig& config);
+/// rope, tensor digest). The same for any number of threads. Throws std::system_error (threads).
+[[nodiscard]] std::uint64_t model_hash(const GgufFile& file, const ModelConfig& config,
+                                       std::uint32_t num_threads);
 
 }  // namespace kvasir::runtime

@@ -1,6 +1,7 @@
 // The hash that keeps KV blocks of different models apart. It is no cryptographic digest: two files
 // that someone made to collide would collide.
 #include "runtime/model/model_config.h"
+#include "runtime/worker_team.h"
 
 #include <algorithm>
 #include <array>
@@ -10,6 +11,7 @@
 #include <cstring>
 #include <span>
 #include <string_view>
+#include <vector>
 
 namespace kvasir::runtime {
 namespace {
@@ -45,7 +47,6 @@ class Hasher {
 
   [[nodiscard]] std::uint64_t value() const { return state_; }
 
- private:
   // Four lanes of words, so that the multiplications overlap: the weights are read at memory speed.
   static std::uint64_t digest(std::span<const std::byte> bytes) {
     std::array<std::uint64_t, 4> lanes = kMultipliers;
@@ -66,6 +67,7 @@ class Hasher {
     return folded;
   }
 
+ private:
   std::uint64_t state_ = 0;
 };
 
@@ -84,23 +86,41 @@ void add_config(Hasher& hasher, const ModelConfig& config) {
   }
 }
 
-void add_tensor(Hasher& hasher, const GgufTensor& tensor) {
+void add_tensor(Hasher& hasher, const GgufTensor& tensor, std::uint64_t digest) {
   hasher.add_text(tensor.name);
   hasher.add(static_cast<std::uint64_t>(tensor.type));
   hasher.add(std::uint64_t{tensor.dims.size()});
   for (const std::uint64_t dim : tensor.dims) {
     hasher.add(dim);
   }
-  hasher.add_bytes(tensor.data);
+  hasher.add(std::uint64_t{tensor.data.size()});
+  hasher.add(digest);
+}
+
+/// Of each tensor's bytes, in file order. Pages are given back as soon as they were read, so that
+/// not the whole file lies in memory at once.
+std::vector<std::uint64_t> tensor_digests(const GgufFile& file, std::uint32_t num_threads) {
+  const std::vector<GgufTensor>& tensors = file.tensors();
+  std::vector<std::uint64_t> digests(tensors.size());
+  WorkerTeam team(num_threads);
+  team.run([&](std::uint32_t worker) {
+    for (std::size_t i = worker; i < tensors.size(); i += num_threads) {
+      digests[i] = Hasher::digest(tensors[i].data);
+      file.release_pages(tensors[i].data);
+    }
+  });
+  return digests;
 }
 
 }  // namespace
 
-std::uint64_t model_hash(const GgufFile& file, const ModelConfig& config) {
+std::uint64_t model_hash(const GgufFile& file, const ModelConfig& config,
+                         std::uint32_t num_threads) {
   Hasher hasher;
   add_config(hasher, config);
-  for (const GgufTensor& tensor : file.tensors()) {
-    add_tensor(hasher, tensor);
+  const std::vector<std::uint64_t> digests = tensor_digests(file, num_threads);
+  for (std::size_t i = 0; i < digests.size(); ++i) {
+    add_tensor(hasher, file.tensors()[i], digests[i]);
   }
   return hasher.value();
 }

@@ -99,7 +99,7 @@ bool read_whole(const std::string& path) {
   }
   const auto config = read_model_config(**file);
   if (!config) return false;
-  static_cast<void>(model_hash(**file, *config));
+  static_cast<void>(model_hash(**file, *config, 1));
   return read_weights(**file, *config).has_value();
 }
 

@@ -44,7 +44,11 @@ OpenModel open_model(const GgufWriter& writer) {
 
 std::uint64_t hash_of(const GgufWriter& writer) {
   const OpenModel model = open_model(writer);
-  return model_hash(*model.file, model.config);
+  const std::uint64_t hash = model_hash(*model.file, model.config, 1);
+  for (const std::uint32_t num_threads : {2U, 3U}) {
+    REQUIRE(model_hash(*model.file, model.config, num_threads) == hash);
+  }
+  return hash;
 }
 
 void check_refused(const std::function<void(GgufWriter&)>& change, const std::string& expected) {
