@@ -207,7 +207,7 @@ TEST_CASE("AttentionPlan: every row meets each of its ranges once", "[runtime]")
     std::uint32_t tokens_left = 512;
     for (std::uint32_t c = 1 + below(20); c > 0; --c) {
       ChunkShape shape;
-      shape.first_position = below(2) == 0 ? below(2000) : 256 * below(8) + below(3);
+      shape.first_position = below(2) == 0 ? below(2000) : 256 * below(8) + below(12) + 246;
       shape.num_tokens = std::min(tokens_left, below(3) == 0 ? 1 + below(200) : 1 + below(4));
       if (shape.num_tokens == 0) break;
       tokens_left -= shape.num_tokens;
@@ -251,6 +251,9 @@ TEST_CASE("AttentionPlan: no worker has much more to do than another", "[runtime
     CHECK(plan_and_check(decodes(1, 20'000), make_limits({1, 1}, num_threads, 32)).worst_share <
           1.1);
   }
+  // Nothing to cut inside: the border after the second of 31, 101 and 101 positions is the nearer.
+  CHECK(plan_and_check({{30, 1}, {100, 1}, {100, 1}}, make_limits({1, 1}, 2, 32)).worst_share <
+        1.2);
 }
 
 TEST_CASE("AttentionPlan: one thread needs no partial results without shared prefixes",
@@ -292,6 +295,15 @@ TEST_CASE("AttentionPlan: a prefix that sequences share is read once", "[runtime
   const Found found = check_plan(plan, scene, limits);
   const std::uint64_t own = 2 * 189 + 4 * 65 + 2 * 77;  // behind the prefixes
   CHECK(found.loads == 3 * (512 + 1024 + 512 + own));
+}
+
+TEST_CASE("AttentionPlan: who shares a prefix need not be neighbours in the step", "[runtime]") {
+  std::vector<ChunkShape> mixed;
+  for (std::uint32_t c = 0; c < 12; ++c) mixed.push_back({600 + 8 * c, 1, c % 2, 512});
+  const auto found = plan_and_check(mixed, make_limits({9, 3}, 2, 32));
+  std::uint64_t own = 0;
+  for (const ChunkShape& shape : mixed) own += shape.first_position + 1 - 512;
+  CHECK(found.loads == 3 * (2 * 512 + own));
 }
 
 TEST_CASE("AttentionPlan: building allocates nothing", "[runtime]") {

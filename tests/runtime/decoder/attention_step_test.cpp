@@ -62,6 +62,7 @@ class Scene {
   }
   std::vector<float> run(const KernelTable& kernels, std::uint32_t num_threads) const {
     AttentionStep step(limits(num_threads), config_, kernels, storage_);
+    leave_nans(step, num_threads);
     step.plan(batch_, first_token_, first_query_);
     std::vector<float> out(query_.size(), kUntouched);
     // One worker after the other, the last first: none waits for another.
@@ -72,6 +73,27 @@ class Scene {
       step.merge(out.data(), stride(), w);
     }
     return out;
+  }
+
+  /// A step before, whose partial results are NaN: twenty decodes that share the longest table.
+  void leave_nans(AttentionStep& step, std::uint32_t num_threads) const {
+    BatchChunk longest = batch_.chunks[0];
+    for (const BatchChunk& chunk : batch_.chunks) {
+      if (chunk.block_table.size() > longest.block_table.size()) longest = chunk;
+    }
+    longest.first_position += longest.num_tokens - 1;
+    longest.num_tokens = 1;
+    Batch batch;
+    batch.chunks.assign(20, longest);
+    batch.num_tokens = 20;
+    const std::vector<std::uint32_t> zeros(20, 0);
+    const std::vector<float> query(stride(), std::numeric_limits<float>::quiet_NaN());
+    std::vector<float> out(stride());
+    step.plan(batch, zeros, zeros);
+    // One after the other: all of them write the same row.
+    for (std::uint32_t w = 0; w < num_threads; ++w) {
+      step.attend(kLayer, query.data(), stride(), out.data(), stride(), w);
+    }
   }
 
   /// Every computed row as one call of the kernel gives it; the rest untouched.
@@ -218,8 +240,9 @@ TEST_CASE("AttentionStep: sequences that share prefixes give what they give alon
     for (std::uint32_t c = 0; c < 9; ++c) chunks.push_back({520 + 37 * c, 1, 0, 512});
     for (std::uint32_t c = 0; c < 4; ++c) chunks.push_back({1100 + 50 * c, 1 + c % 3, 1, 1024});
     chunks.push_back({1300, 1, 1, 800});
-    chunks.push_back({511, 1, 0, 512});   // nothing of its own but its last slot
-    chunks.push_back({640, 30, 0, 512});  // a prefill, with its own reading
+    chunks.push_back({1022, 4, 1, 1024});  // drafts over a border: not all rows see all ranges
+    chunks.push_back({511, 1, 0, 512});    // nothing of its own but its last slot
+    chunks.push_back({640, 30, 0, 512});   // a prefill, with its own reading
     std::rotate(chunks.begin(), chunks.begin() + 5, chunks.end());
     check_scene(Scene(shape, chunks));
   }
