@@ -1,5 +1,6 @@
 #include "bench/kernels/attention.h"
 
+#include "kvcache/kv_storage.h"
 #include "runtime/float_buffer.h"
 
 #include <algorithm>
@@ -7,6 +8,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <cstring>
 #include <random>
 #include <vector>
 
@@ -24,23 +26,34 @@ struct Shape {
   bool from_memory;
 };
 
-/// K and V tiles of sequences in a random order, as block tables scatter them. All values are 0.
+/// The arena of one layer and KV head, huge pages and all.
+kvcache::KvGeometry geometry(std::uint32_t head_dim) {
+  kvcache::KvGeometry geometry;
+  geometry.groups = {{1, 1, head_dim, 0}};
+  geometry.block_tokens = kBlockTokens;
+  return geometry;
+}
+
+/// K and V tiles of sequences whose blocks are in a random order. All values are 0.
 struct Tiles {
   explicit Tiles(const Shape& shape)
-      : num_blocks((shape.num_positions + kBlockTokens - 1) / kBlockTokens) {
-    const std::size_t tile_bytes = std::size_t{shape.head_dim} * kBlockTokens * 2;
-    num_sequences = shape.from_memory ? kMemoryBytes / (2 * num_blocks * tile_bytes) : 1;
-    std::vector<std::size_t> order(2 * num_blocks * num_sequences);
-    for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
+      : num_blocks((shape.num_positions + kBlockTokens - 1) / kBlockTokens),
+        num_sequences(shape.from_memory
+                          ? kMemoryBytes / (num_blocks * geometry(shape.head_dim).bytes_per_block())
+                          : 1),
+        storage(geometry(shape.head_dim), static_cast<std::uint32_t>(num_blocks * num_sequences)) {
+    // Written once: pages that never were are all the same page of zeros.
+    std::memset(storage.k_tile(0, BlockId{0}, 0), 0, storage.size_bytes());
+    std::vector<std::uint32_t> order(storage.num_blocks());
+    for (std::uint32_t i = 0; i < order.size(); ++i) order[i] = i;
     std::shuffle(order.begin(), order.end(), std::mt19937(1));  // NOLINT: any order, but the same
-    arena.resize((order.size() * tile_bytes + sizeof(float) - 1) / sizeof(float));
-    const auto* base = reinterpret_cast<const std::byte*>(arena.data());
-    for (std::size_t i = 0; i < order.size(); ++i) {
-      (i % 2 == 0 ? k : v).push_back(base + order[i] * tile_bytes);
+    for (const std::uint32_t block : order) {
+      k.push_back(storage.k_tile(0, BlockId{block}, 0));
+      v.push_back(storage.v_tile(0, BlockId{block}, 0));
     }
   }
-  std::size_t num_blocks, num_sequences = 1;
-  FloatBuffer arena;
+  std::size_t num_blocks, num_sequences;
+  kvcache::KvStorage storage;
   std::vector<const std::byte*> k, v;  // [sequences][blocks]
 };
 
