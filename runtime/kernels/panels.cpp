@@ -237,7 +237,7 @@ void pack_group(const std::byte* file_block, std::uint32_t row, std::byte* group
   }
 }
 
-/// Exact; a NaN is made quiet, as the conversion instructions do.
+/// Exact. A signalling NaN stays one: the product that follows makes it quiet.
 float half_to_float(const std::byte* p) {
   std::uint16_t half = 0;
   std::memcpy(&half, p, sizeof half);
@@ -246,7 +246,6 @@ float half_to_float(const std::byte* p) {
   std::uint32_t bits =
       std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude << 13) * 0x1p112F);
   if (magnitude >= 0x7C00U) bits |= 0x7F800000U;
-  if (magnitude > 0x7C00U) bits |= 0x00400000U;
   return std::bit_cast<float>(bits | ((half & 0x8000U) << 16));
 }
 

@@ -82,8 +82,10 @@ TEST_CASE("panels: random rows come back bit for bit, whatever the number of row
 }
 
 TEST_CASE("panels: special f16 scales come back as dequantising gives them", "[runtime][kernel]") {
-  // Zero, smallest and largest subnormal, smallest normal, largest, infinity, NaN; both signs.
-  for (const std::uint32_t half : {0x0000U, 0x0001U, 0x03FFU, 0x0400U, 0x7BFFU, 0x7C00U, 0x7E01U}) {
+  // Zero, smallest and largest subnormal, smallest normal, largest, infinity, NaN of both kinds;
+  // both signs.
+  for (const std::uint32_t half :
+       {0x0000U, 0x0001U, 0x03FFU, 0x0400U, 0x7BFFU, 0x7C00U, 0x7C01U, 0x7E01U}) {
     for (const std::uint32_t sign : {0x0000U, 0x8000U}) {
       for (const GgmlType type : kPanelTypes) {
         INFO(type_info(type).name << " scale " << (half | sign));
