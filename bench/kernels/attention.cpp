@@ -1,7 +1,7 @@
 #include "bench/kernels/attention.h"
 
 #include "kvcache/kv_storage.h"
-#include "runtime/float_buffer.h"
+#include "runtime/step_memory.h"
 
 #include <algorithm>
 #include <array>
@@ -80,7 +80,9 @@ void bench_shape(const KernelTable& table, const Shape& shape) {
   const Tiles tiles(shape);
   const std::vector<float> q(shape.head_dim, 0.1F);
   std::vector<float> out(std::size_t{shape.num_rows} * shape.head_dim);
-  FloatBuffer scratch(table.attention_kernels->scratch_floats(shape.head_dim));
+  const std::size_t scratch_floats = table.attention_kernels->scratch_floats(shape.head_dim);
+  StepMemory memory(StepMemory::bytes_of<float>(scratch_floats));
+  const std::span<float> scratch = memory.take<float>(scratch_floats);
   std::vector<AttentionRow> rows;
   double seen = 0.0;
   for (std::uint32_t r = 0; r < shape.num_rows; ++r) {

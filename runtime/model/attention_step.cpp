@@ -29,6 +29,16 @@ std::uint64_t max_partials(const AttentionLimits& limits, const ModelConfig& con
                   std::uint64_t{limits.max_step_tokens} * config.num_heads * ranges);
 }
 
+/// Partial results and every worker's scratch.
+std::uint64_t memory_bytes(const AttentionLimits& limits, const ModelConfig& config,
+                           const KernelTable& kernels) {
+  const AttentionKernels& attention = *kernels.attention_kernels;
+  return StepMemory::bytes_of<float>(max_partials(limits, config, kernels) *
+                                     attention.partial_floats(config.head_dim)) +
+         limits.num_threads *
+             StepMemory::bytes_of<float>(attention.scratch_floats(config.head_dim));
+}
+
 /// K and V tiles of the longest context.
 std::size_t max_tiles(const AttentionLimits& limits, const ModelConfig& config) {
   return 2 * ((context_of(limits, config) + kMinBlockTokens - 1) / kMinBlockTokens);
@@ -60,11 +70,12 @@ AttentionStep::AttentionStep(const AttentionLimits& limits, const ModelConfig& c
       kernels_(*kernels.attention_kernels),
       storage_(storage),
       plan_(plan_limits(limits, config, kernels, storage.geometry().block_tokens)),
-      partial_floats_(kernels_.partial_floats(config.head_dim)) {
-  partials_.resize(max_partials(limits, config, kernels) * partial_floats_);
+      partial_floats_(kernels_.partial_floats(config.head_dim)),
+      memory_(memory_bytes(limits, config, kernels)) {
+  partials_ = memory_.take<float>(max_partials(limits, config, kernels) * partial_floats_);
   workers_.resize(limits.num_threads);
   for (Worker& worker : workers_) {
-    worker.scratch.resize(kernels_.scratch_floats(config.head_dim));
+    worker.scratch = memory_.take<float>(kernels_.scratch_floats(config.head_dim));
     worker.tiles.resize(max_tiles(limits, config));
   }
   chunk_first_token_.reserve(limits.max_chunks);
@@ -72,13 +83,10 @@ AttentionStep::AttentionStep(const AttentionLimits& limits, const ModelConfig& c
 
 std::uint64_t AttentionStep::buffer_bytes(const AttentionLimits& limits, const ModelConfig& config,
                                           const KernelTable& kernels) {
-  const AttentionKernels& attention = *kernels.attention_kernels;
-  const std::uint64_t worker_bytes = attention.scratch_floats(config.head_dim) * sizeof(float) +
-                                     max_tiles(limits, config) * sizeof(const std::byte*);
+  const std::uint64_t tile_bytes = max_tiles(limits, config) * sizeof(const std::byte*);
   return AttentionPlan::buffer_bytes(plan_limits(limits, config, kernels, kMinBlockTokens)) +
-         max_partials(limits, config, kernels) * attention.partial_floats(config.head_dim) *
-             sizeof(float) +
-         limits.num_threads * (worker_bytes + sizeof(Worker)) +
+         memory_bytes(limits, config, kernels) +
+         limits.num_threads * (tile_bytes + sizeof(Worker)) +
          limits.max_chunks * sizeof(std::uint32_t);
 }
 

@@ -5,10 +5,10 @@
 
 #include "kvcache/kv_storage.h"
 #include "runtime/batch.h"
-#include "runtime/float_buffer.h"
 #include "runtime/kernels/kernel_table.h"
 #include "runtime/model/attention_plan.h"
 #include "runtime/model/model_config.h"
+#include "runtime/step_memory.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -59,7 +59,7 @@ class AttentionStep {
     std::size_t out_stride;
   };
   struct Worker {
-    FloatBuffer scratch;
+    std::span<float> scratch;
     std::vector<const std::byte*> tiles;  // K tiles of a task, then its V tiles
   };
 
@@ -75,7 +75,8 @@ class AttentionStep {
   const kvcache::KvStorage& storage_;
   AttentionPlan plan_;
   std::size_t partial_floats_;
-  FloatBuffer partials_;  // [max_partials][partial_floats_]
+  StepMemory memory_;
+  std::span<float> partials_;  // [max_partials][partial_floats_], in memory_ as the scratch is
   std::vector<Worker> workers_;
   const Batch* batch_ = nullptr;  // of the planned step
   std::vector<std::uint32_t> chunk_first_token_;

@@ -74,43 +74,57 @@ Decoder::Decoder(const DecoderLimits& limits, const ModelConfig& config,
       storage_(storage),
       team_(team),
       attention_(attention_limits(limits, config), config, kernels, storage),
-      strides_(config, weights, kernels) {
+      strides_(config, weights, kernels),
+      memory_(memory_bytes(limits, strides_)) {
   KVASIR_CHECK(team.num_threads() == limits.num_threads);
   KVASIR_CHECK(config.num_heads % config.num_kv_heads == 0);
   const std::size_t tokens = limits.max_step_tokens;
   layout_.reserve(limits.max_step_tokens, limits.max_chunks);
-  for (FloatBuffer* buffer : {&x_, &normed_}) buffer->resize(tokens * strides_.width);
-  for (FloatBuffer* buffer : {&query_, &attended_}) buffer->resize(tokens * strides_.query);
-  for (FloatBuffer* buffer : {&key_, &value_}) buffer->resize(tokens * strides_.kv);
-  for (FloatBuffer* buffer : {&cosines_, &sines_}) buffer->resize(tokens * strides_.rope);
-  quantized_.resize(tokens * strides_.quantized);
-  gated_.resize(tokens * strides_.ffn_rows);
-  gated_quantized_.resize(tokens * strides_.ffn_quantized);
-  logits_.resize(limits.max_logits_rows * strides_.vocab);
+  for (std::span<float>* rows : {&x_, &normed_}) {
+    *rows = memory_.take<float>(tokens * strides_.width);
+  }
+  for (std::span<float>* rows : {&query_, &attended_}) {
+    *rows = memory_.take<float>(tokens * strides_.query);
+  }
+  for (std::span<float>* rows : {&key_, &value_}) *rows = memory_.take<float>(tokens * strides_.kv);
+  for (std::span<float>* rows : {&cosines_, &sines_}) {
+    *rows = memory_.take<float>(tokens * strides_.rope);
+  }
+  quantized_ = memory_.take<std::byte>(tokens * strides_.quantized);
+  gated_ = memory_.take<float>(tokens * strides_.ffn_rows);
+  gated_quantized_ = memory_.take<std::byte>(tokens * strides_.ffn_quantized);
   workspaces_.resize(limits.num_threads);
   for (Workspace& workspace : workspaces_) {
-    workspace.scratch.resize(strides_.scratch_bytes);
-    workspace.own_rows.resize(kOwnRows * strides_.width);
-    workspace.own_quantized.resize(kOwnRows * strides_.quantized);
-    workspace.gate.resize(tokens * kPanelRows);
-    workspace.up.resize(tokens * kPanelRows);
+    workspace.scratch = memory_.take<std::byte>(strides_.scratch_bytes);
+    workspace.own_rows = memory_.take<float>(kOwnRows * strides_.width);
+    workspace.own_quantized = memory_.take<std::byte>(kOwnRows * strides_.quantized);
+    workspace.gate = memory_.take<float>(tokens * kPanelRows);
+    workspace.up = memory_.take<float>(tokens * kPanelRows);
   }
+  logits_ = memory_.take<float>(limits.max_logits_rows * strides_.vocab);
+  KVASIR_CHECK(memory_.used_bytes() == memory_bytes(limits, strides_));
+}
+
+/// The sum of what the constructor takes.
+std::uint64_t Decoder::memory_bytes(const DecoderLimits& limits, const Strides& strides) {
+  const std::uint64_t tokens = limits.max_step_tokens;
+  const auto floats = [](std::uint64_t count) { return StepMemory::bytes_of<float>(count); };
+  const auto bytes = [](std::uint64_t count) { return StepMemory::bytes_of<std::byte>(count); };
+  const std::uint64_t worker_bytes =
+      bytes(strides.scratch_bytes) + floats(kOwnRows * strides.width) +
+      bytes(kOwnRows * strides.quantized) + 2 * floats(tokens * kPanelRows);
+  return 2 * (floats(tokens * strides.width) + floats(tokens * strides.query) +
+              floats(tokens * strides.kv) + floats(tokens * strides.rope)) +
+         bytes(tokens * strides.quantized) + floats(tokens * strides.ffn_rows) +
+         bytes(tokens * strides.ffn_quantized) + limits.num_threads * worker_bytes +
+         floats(limits.max_logits_rows * strides.vocab);
 }
 
 std::uint64_t Decoder::buffer_bytes(const DecoderLimits& limits, const ModelConfig& config,
                                     const ModelWeights& weights, const KernelTable& kernels) {
-  const Strides strides(config, weights, kernels);
-  const std::uint64_t floats_per_token =
-      2 * strides.width + 2 * strides.query + 2 * strides.kv + 2 * strides.rope + strides.ffn_rows;
-  const std::uint64_t bytes_per_token = floats_per_token * sizeof(float) + strides.quantized +
-                                        strides.ffn_quantized + sizeof(StepToken) +
-                                        sizeof(std::uint32_t);
-  const std::uint64_t bytes_per_worker =
-      strides.scratch_bytes + kOwnRows * (strides.width * sizeof(float) + strides.quantized) +
-      std::uint64_t{limits.max_step_tokens} * 2 * kPanelRows * sizeof(float);
-  return limits.max_step_tokens * bytes_per_token +
-         limits.max_logits_rows * strides.vocab * sizeof(float) +
-         limits.max_chunks * 3 * sizeof(std::uint32_t) + limits.num_threads * bytes_per_worker +
+  return memory_bytes(limits, Strides(config, weights, kernels)) +
+         limits.max_step_tokens * (sizeof(StepToken) + sizeof(std::uint32_t)) +
+         limits.max_chunks * 3 * sizeof(std::uint32_t) +
          AttentionStep::buffer_bytes(attention_limits(limits, config), config, kernels);
 }
 
@@ -361,8 +375,9 @@ LinearInput Decoder::normed_rows(const std::vector<float>& weight, std::size_t f
           .num_rows = static_cast<std::uint32_t>(num_rows)};
 }
 
-LinearInput Decoder::input_rows(const FloatBuffer& rows, std::size_t stride, std::size_t num_rows,
-                                const WeightMatrix& reader, std::uint32_t worker) {
+LinearInput Decoder::input_rows(std::span<const float> rows, std::size_t stride,
+                                std::size_t num_rows, const WeightMatrix& reader,
+                                std::uint32_t worker) {
   LinearInput input{.rows = rows.data(),
                     .stride = stride,
                     .quantized = nullptr,
@@ -418,7 +433,7 @@ void Decoder::prepare_rows(std::size_t num_rows, std::uint32_t worker, const Tas
 
 /// The projection alone; the way through adds it to the residual stream at once.
 void Decoder::tap_projection(const LinearInput& attended, const LayerWeights& w) {
-  FloatBuffer projected(num_rows_ * strides_.width);
+  std::vector<float> projected(num_rows_ * strides_.width);
   multiply(kernels_, w.attention_output, {0, num_units(w.attention_output)}, attended,
            {.y = projected.data(),
             .stride = strides_.width,
@@ -428,7 +443,7 @@ void Decoder::tap_projection(const LinearInput& attended, const LayerWeights& w)
 }
 
 /// The other workers must not write `rows` before the next sync.
-void Decoder::tap_tokens(std::string_view stage, const FloatBuffer& rows,
+void Decoder::tap_tokens(std::string_view stage, std::span<const float> rows,
                          std::size_t stride) const {
   const bool compact = num_rows_ != layout_.tokens.size();
   for (std::size_t row = 0; row < num_rows_; ++row) {

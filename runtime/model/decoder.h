@@ -6,13 +6,13 @@
 
 #include "kvcache/kv_storage.h"
 #include "runtime/batch.h"
-#include "runtime/float_buffer.h"
 #include "runtime/kernels/kernel_table.h"
 #include "runtime/model/attention_step.h"
 #include "runtime/model/linear.h"
 #include "runtime/model/model_config.h"
 #include "runtime/model/step_layout.h"
 #include "runtime/model/weights.h"
+#include "runtime/step_memory.h"
 #include "runtime/worker_team.h"
 
 #include <cstddef>
@@ -80,12 +80,14 @@ class Decoder {
     const WeightMatrix* matrix = nullptr;
     LinearOutput y;
   };
+  static std::uint64_t memory_bytes(const DecoderLimits& limits, const Strides& strides);
+
   /// What one worker alone touches.
   struct Workspace {
-    ByteBuffer scratch;        // for one product
-    FloatBuffer own_rows;      // [kOwnRows, width]
-    ByteBuffer own_quantized;  // [kOwnRows, quantized]
-    FloatBuffer gate, up;      // [T, 32]: a strip of the feed-forward's inner columns
+    std::span<std::byte> scratch;        // for one product
+    std::span<float> own_rows;           // [kOwnRows, width]
+    std::span<std::byte> own_quantized;  // [kOwnRows, quantized]
+    std::span<float> gate, up;           // [T, 32]: a strip of the feed-forward's inner columns
   };
 
   void run_layers(std::uint32_t worker);
@@ -105,7 +107,7 @@ class Decoder {
                           std::size_t num_rows, std::span<const WeightMatrix* const> readers,
                           std::uint32_t worker);
   /// The first num_rows rows of `rows` in the form that `reader` wants.
-  LinearInput input_rows(const FloatBuffer& rows, std::size_t stride, std::size_t num_rows,
+  LinearInput input_rows(std::span<const float> rows, std::size_t stride, std::size_t num_rows,
                          const WeightMatrix& reader, std::uint32_t worker);
   /// This worker's share of several products of one input.
   void multiply_share(std::span<const Product> products, const LinearInput& x,
@@ -115,7 +117,7 @@ class Decoder {
   template <typename Task>
   void prepare_rows(std::size_t num_rows, std::uint32_t worker, const Task& task);
   void tap_projection(const LinearInput& attended, const LayerWeights& layer);
-  void tap_tokens(std::string_view stage, const FloatBuffer& rows, std::size_t stride) const;
+  void tap_tokens(std::string_view stage, std::span<const float> rows, std::size_t stride) const;
   [[nodiscard]] LinearOutput residual_output(const std::vector<float>* bias);
 
   DecoderLimits limits_;
@@ -132,17 +134,18 @@ class Decoder {
   std::size_t num_rows_ = 0;  // rows of x_ that are still computed
 
   Strides strides_;
-  // T is max_step_tokens, R is max_logits_rows.
-  FloatBuffer x_;                      // [T, width]: the residual stream
-  FloatBuffer normed_;                 // [T, width]
-  ByteBuffer quantized_;               // [T, quantized]
-  FloatBuffer query_, attended_;       // [T, num_heads * head_dim]
-  FloatBuffer key_, value_;            // [T, num_kv_heads * head_dim]
-  FloatBuffer gated_;                  // [T, ffn_width], where ffn_down reads float rows
-  ByteBuffer gated_quantized_;         // [T, ffn_quantized], where it reads quantised ones
-  FloatBuffer cosines_, sines_;        // [T, rope dims]: of each dimension, see rope_adjacent
-  FloatBuffer logits_;                 // [R, vocab_size]
-  std::vector<Workspace> workspaces_;  // [threads]
+  StepMemory memory_;
+  // In it; T is max_step_tokens, R is max_logits_rows.
+  std::span<float> x_;                    // [T, width]: the residual stream
+  std::span<float> normed_;               // [T, width]
+  std::span<std::byte> quantized_;        // [T, quantized]
+  std::span<float> query_, attended_;     // [T, num_heads * head_dim]
+  std::span<float> key_, value_;          // [T, num_kv_heads * head_dim]
+  std::span<float> gated_;                // [T, ffn_width], where ffn_down reads float rows
+  std::span<std::byte> gated_quantized_;  // [T, ffn_quantized], where it reads quantised ones
+  std::span<float> cosines_, sines_;      // [T, rope dims]: of each dimension, see rope_adjacent
+  std::span<float> logits_;               // [R, vocab_size]
+  std::vector<Workspace> workspaces_;     // [threads]
 };
 
 }  // namespace kvasir::runtime
