@@ -1,6 +1,6 @@
 // The memory that a step computes in: one stretch on huge pages, carved once at construction into
-// the arrays of the decoder and of attention. On small pages scattered over memory, the same step
-// was up to a tenth slower or faster from one start of the process to the next.
+// the arrays of the decoder and of attention, so that rows cost few page walks and a step does not
+// depend on where small pages happen to lie.
 #pragma once
 
 #include "core/check.h"

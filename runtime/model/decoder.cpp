@@ -141,10 +141,11 @@ void Decoder::head(std::size_t first, std::size_t count) {
   KVASIR_CHECK(first + count <= layout_.wanted.size());
   KVASIR_CHECK(count <= limits_.max_logits_rows);
   team_.run([&](std::uint32_t worker) {
+    const WorkShare share = share_of(count, worker);
     const WeightMatrix* const readers[] = {&weights_.output_head};
-    const LinearInput x = normed_rows(weights_.output_norm, first, count, readers, worker);
-    const Product product{&weights_.output_head, {.y = logits_.data(), .stride = strides_.vocab}};
-    multiply_share({&product, 1}, x, worker);
+    const LinearInput x = normed_rows(weights_.output_norm, first, readers, share);
+    const Product product{&weights_.output_head, logits_.data(), strides_.vocab};
+    multiply_share({&product, 1}, x, {}, share);
   });
   if (!tap_) return;
   std::vector<float> normed(config_.width);
@@ -161,24 +162,36 @@ std::span<const float> Decoder::logits(std::size_t row) const {
 }
 
 void Decoder::run_layers(std::uint32_t worker) {
-  embed(worker);
+  WorkShare share = share_of(num_rows_, worker);
+  embed(share);
   for (std::uint32_t layer = 0; layer < config_.num_layers; ++layer) {
-    if (!attention_block(layer, worker)) return;
-    ffn_block(weights_.layers[layer], worker);
+    if (!attention_block(layer, share)) return;
+    ffn_block(layer, share);
     if (tap_ && worker == 0) {
       tap_tokens("block " + std::to_string(layer) + " output", x_, strides_.width);
     }
   }
 }
 
+/// Taps see all rows from worker 0, so they need workers that meet after every product.
+WorkShare Decoder::share_of(std::size_t num_rows, std::uint32_t worker) const {
+  return tap_ ? column_share(num_rows, worker, limits_.num_threads)
+              : work_share(num_rows, worker, limits_.num_threads);
+}
+
+/// Between two phases that share rows with other workers.
+void Decoder::sync_rows(const WorkShare& share) {
+  if (share.parts > 1) team_.sync();
+}
+
 /// Residual stream and rotation angles of every token. Angles are taken in double, so that they are
 /// as good at position 100 000 as at 1.
-void Decoder::embed(std::uint32_t worker) {
+void Decoder::embed(const WorkShare& share) {
   const RopeConfig& rope = config_.rope;
-  for_own_share(num_rows_, worker, [&](std::size_t t) {
+  for_own_rows(share, [&](std::size_t t) {
     const StepToken& token = layout_.tokens[t];
     float* x = &x_[t * strides_.width];
-    load_embedding(token.token, x, worker);
+    load_embedding(token.token, x, share.worker);
     const bool adjacent = rope.pairs == RopePairs::kAdjacent;
     for (std::size_t i = 0; i < rope.dims / 2; ++i) {
       const double angle = token.position * rope.inverse_frequency[i];
@@ -189,8 +202,8 @@ void Decoder::embed(std::uint32_t worker) {
       sines_[first] = -sines_[second];
     }
   });
-  team_.sync();
-  if (tap_ && worker == 0) tap_tokens("embedding", x_, strides_.width);
+  sync_rows(share);
+  if (tap_ && share.worker == 0) tap_tokens("embedding", x_, strides_.width);
 }
 
 void Decoder::load_embedding(TokenId token, float* x, std::uint32_t worker) {
@@ -214,94 +227,94 @@ void Decoder::load_embedding(TokenId token, float* x, std::uint32_t worker) {
   kernels_.dequantize(table.type, table.data + token * table.row_bytes, x, config_.width);
 }
 
-/// False when nothing is left to compute: the last layer of a step that wants no hidden state.
-bool Decoder::attention_block(std::uint32_t layer, std::uint32_t worker) {
+/// False when nothing is left to compute: the last layer of a step that wants no hidden state. The
+/// last layer drops rows that are not wanted; `share` is then of those that are left.
+bool Decoder::attention_block(std::uint32_t layer, WorkShare& share) {
   const LayerWeights& w = weights_.layers[layer];
   const WeightMatrix* const readers[] = {&w.query, &w.key, &w.value};
-  const LinearInput x = normed_rows(w.attention_norm, 0, num_rows_, readers, worker);
-  const Product products[] = {
-      {&w.query,
-       {.y = query_.data(), .stride = strides_.query, .bias = bias_or_null(w.query_bias)}},
-      {&w.key, {.y = key_.data(), .stride = strides_.kv, .bias = bias_or_null(w.key_bias)}},
-      {&w.value, {.y = value_.data(), .stride = strides_.kv, .bias = bias_or_null(w.value_bias)}}};
-  multiply_share(products, x, worker);
-  team_.sync();
+  const LinearInput x = normed_rows(w.attention_norm, 0, readers, share);
+  const Product products[] = {{&w.query, query_.data(), strides_.query, bias_or_null(w.query_bias)},
+                              {&w.key, key_.data(), strides_.kv, bias_or_null(w.key_bias)},
+                              {&w.value, value_.data(), strides_.kv, bias_or_null(w.value_bias)}};
+  multiply_share(products, x, first_unit(w.attention_output, share), share);
+  sync_rows(share);
   const bool drops_rows = layer + 1 == config_.num_layers && !layout_.all_wanted();
   // Before the sync that lets the others attend.
-  if (drops_rows && worker == 0) {
+  if (drops_rows && share.worker == 0) {
     attention_.plan(*batch_, layout_.chunk_first_token, layout_.chunk_first_wanted);
   }
-  rotate_and_store(layer, worker);
-  team_.sync();
+  rotate_and_store(layer, share);
+  team_.sync();  // rows read the K and V of others
   if (drops_rows && layout_.wanted.empty()) return false;
-  attend(layer, worker);
-  if (drops_rows) keep_wanted_rows(worker);
+  attend(layer, share.worker);
+  if (drops_rows) keep_wanted_rows(share);
 
-  const LinearInput attended =
-      input_rows(attended_, strides_.query, num_rows_, w.attention_output, worker);
-  if (tap_ && layer == 0 && worker == 0) tap_projection(attended, w);
-  const Product projection{&w.attention_output, residual_output(&w.attention_output_bias)};
-  multiply_share({&projection, 1}, attended, worker);
-  team_.sync();
+  const LinearInput attended = attended_rows(w.attention_output, share);
+  if (tap_ && layer == 0 && share.worker == 0) tap_projection(attended, w);
+  const Product projection = residual_product(w.attention_output, &w.attention_output_bias);
+  multiply_share({&projection, 1}, attended, first_unit(w.ffn_gate, share), share);
+  sync_rows(share);
   return true;
 }
 
-void Decoder::ffn_block(const LayerWeights& w, std::uint32_t worker) {
+void Decoder::ffn_block(std::uint32_t layer, const WorkShare& share) {
+  const LayerWeights& w = weights_.layers[layer];
   const WeightMatrix* const readers[] = {&w.ffn_gate, &w.ffn_up};
-  ffn_strips(w, normed_rows(w.ffn_norm, 0, num_rows_, readers, worker), worker);
-  team_.sync();
-  const LinearInput gated{.rows = gated_.data(),
-                          .stride = strides_.ffn_rows,
-                          .quantized = gated_quantized_.data(),
-                          .quantized_stride = strides_.ffn_quantized,
-                          .num_rows = static_cast<std::uint32_t>(num_rows_)};
-  const Product down{&w.ffn_down, residual_output(nullptr)};
-  multiply_share({&down, 1}, gated, worker);
-  team_.sync();
+  ffn_strips(w, normed_rows(w.ffn_norm, 0, readers, share), share);
+  sync_rows(share);
+  LinearInput gated{.rows = gated_.data(),
+                    .stride = strides_.ffn_rows,
+                    .quantized = gated_quantized_.data(),
+                    .quantized_stride = strides_.ffn_quantized,
+                    .num_rows = share.num_rows()};
+  skip_rows(gated, share.rows.begin);
+  const Product down = residual_product(w.ffn_down, nullptr);
+  multiply_share({&down, 1}, gated, first_unit_after(layer, share), share);
+  sync_rows(share);
 }
 
 /// Gate and up of 32 inner columns at a time, so that their products stay in this core's cache and
 /// only the activated, quantised columns are written.
-void Decoder::ffn_strips(const LayerWeights& w, const LinearInput& x, std::uint32_t worker) {
-  Workspace& workspace = workspaces_[worker];
-  const WorkRange strips = split_range(num_units(w.ffn_gate), 1, worker, limits_.num_threads);
+void Decoder::ffn_strips(const LayerWeights& w, const LinearInput& x, const WorkShare& share) {
+  Workspace& workspace = workspaces_[share.worker];
+  const WorkRange strips = share.units(num_units(w.ffn_gate));
   for (std::size_t strip = strips.begin; strip < strips.end; ++strip) {
     const auto first_row = static_cast<std::uint32_t>(strip * kPanelRows);
     const LinearOutput gate{
         .y = workspace.gate.data(), .stride = kPanelRows, .first_row = first_row};
     const LinearOutput up{.y = workspace.up.data(), .stride = kPanelRows, .first_row = first_row};
-    const bool last = strip + 1 == strips.end;
-    multiply(kernels_, w.ffn_gate, {strip, strip + 1}, x, gate, workspace.scratch.data(), &w.ffn_up,
-             strip);
-    multiply(kernels_, w.ffn_up, {strip, strip + 1}, x, up, workspace.scratch.data(),
-             last ? nullptr : &w.ffn_gate, strip + 1);
-    finish_strip(w, strip, worker);
+    multiply(kernels_, w.ffn_gate, {strip, strip + 1}, x, gate, workspace.scratch.data(),
+             {&w.ffn_up, strip});
+    multiply(
+        kernels_, w.ffn_up, {strip, strip + 1}, x, up, workspace.scratch.data(),
+        strip + 1 == strips.end ? first_unit(w.ffn_down, share) : NextUnit{&w.ffn_gate, strip + 1});
+    finish_strip(w, strip, share);
   }
 }
 
-void Decoder::finish_strip(const LayerWeights& w, std::size_t strip, std::uint32_t worker) {
-  const Workspace& workspace = workspaces_[worker];
+void Decoder::finish_strip(const LayerWeights& w, std::size_t strip, const WorkShare& share) {
+  const Workspace& workspace = workspaces_[share.worker];
   if (reads_int8(w.ffn_down)) {
-    kernels_.quant->silu_multiply_quantize(workspace.gate.data(), workspace.up.data(), kPanelRows,
-                                           static_cast<std::uint32_t>(num_rows_),
-                                           gated_quantized_.data(), strides_.ffn_quantized,
-                                           config_.ffn_width, static_cast<std::uint32_t>(strip));
+    kernels_.quant->silu_multiply_quantize(
+        workspace.gate.data(), workspace.up.data(), kPanelRows, share.num_rows(),
+        &gated_quantized_[share.rows.begin * strides_.ffn_quantized], strides_.ffn_quantized,
+        config_.ffn_width, static_cast<std::uint32_t>(strip));
     return;
   }
   const std::size_t column = strip * kPanelRows;
   const std::size_t columns = std::min<std::size_t>(kPanelRows, config_.ffn_width - column);
-  for (std::size_t row = 0; row < num_rows_; ++row) {
+  for (std::size_t row = 0; row < share.num_rows(); ++row) {
     kernels_.silu_multiply(&workspace.gate[row * kPanelRows], &workspace.up[row * kPanelRows],
-                           &gated_[row * strides_.ffn_rows + column], columns);
+                           &gated_[(share.rows.begin + row) * strides_.ffn_rows + column], columns);
   }
 }
 
-void Decoder::rotate_and_store(std::uint32_t layer, std::uint32_t worker) {
+void Decoder::rotate_and_store(std::uint32_t layer, const WorkShare& share) {
   const auto rotate =
       config_.rope.pairs == RopePairs::kAdjacent ? kernels_.rope_adjacent : kernels_.rope_halves;
   const std::uint32_t block_tokens = storage_.geometry().block_tokens;
   const KvElement element = kv_element(storage_.geometry().type);
-  for_own_share(num_rows_, worker, [&](std::size_t t) {
+  for_own_rows(share, [&](std::size_t t) {
     const StepToken& token = layout_.tokens[t];
     const float* cosines = &cosines_[t * strides_.rope];
     const float* sines = &sines_[t * strides_.rope];
@@ -322,16 +335,18 @@ void Decoder::rotate_and_store(std::uint32_t layer, std::uint32_t worker) {
 }
 
 void Decoder::attend(std::uint32_t layer, std::uint32_t worker) {
+  // Asked before the sync: after it, worker 0 may already plan anew.
+  const bool needs_merge = attention_.needs_merge();
   attention_.attend(layer, query_.data(), strides_.query, attended_.data(), strides_.query, worker);
   team_.sync();
-  if (!attention_.needs_merge()) return;
+  if (!needs_merge) return;
   attention_.merge(attended_.data(), strides_.query, worker);
   team_.sync();
 }
 
 /// Moves the rows that are still wanted to the front. They are few: one worker does it.
-void Decoder::keep_wanted_rows(std::uint32_t worker) {
-  if (worker == 0) {
+void Decoder::keep_wanted_rows(WorkShare& share) {
+  if (share.worker == 0) {
     for (std::size_t row = 0; row < layout_.wanted.size(); ++row) {
       const std::size_t from = layout_.wanted[row];
       if (from == row) continue;
@@ -342,93 +357,120 @@ void Decoder::keep_wanted_rows(std::uint32_t worker) {
     num_rows_ = layout_.wanted.size();
   }
   team_.sync();
+  share = share_of(layout_.wanted.size(), share.worker);
 }
 
-LinearOutput Decoder::residual_output(const std::vector<float>* bias) {
-  return {.y = x_.data(),
-          .stride = strides_.width,
-          .bias = bias == nullptr ? nullptr : bias_or_null(*bias),
-          .accumulate = true};
+Decoder::Product Decoder::residual_product(const WeightMatrix& matrix,
+                                           const std::vector<float>* bias) {
+  return {&matrix, x_.data(), strides_.width, bias == nullptr ? nullptr : bias_or_null(*bias),
+          true};
 }
 
 LinearInput Decoder::normed_rows(const std::vector<float>& weight, std::size_t first_row,
-                                 std::size_t num_rows, std::span<const WeightMatrix* const> readers,
-                                 std::uint32_t worker) {
-  const bool own = num_rows <= kOwnRows;
-  Workspace& workspace = workspaces_[worker];
-  float* rows = own ? workspace.own_rows.data() : normed_.data();
-  std::byte* quantized = own ? workspace.own_quantized.data() : quantized_.data();
+                                 std::span<const WeightMatrix* const> readers,
+                                 const WorkShare& share) {
   const bool any_int8 = std::any_of(readers.begin(), readers.end(),
                                     [](const WeightMatrix* reader) { return reads_int8(*reader); });
-  prepare_rows(num_rows, worker, [&](std::size_t row) {
-    float* normed = rows + row * strides_.width;
+  LinearInput input{.rows = normed_.data(),
+                    .stride = strides_.width,
+                    .quantized = quantized_.data(),
+                    .quantized_stride = strides_.quantized,
+                    .num_rows = share.num_rows()};
+  prepare_rows(share, input, [&](std::size_t row, float* normed, std::byte* quantized) {
     kernels_.rms_norm(&x_[(first_row + row) * strides_.width], weight.data(), normed, config_.width,
                       config_.rms_epsilon);
-    if (any_int8) {
-      kernels_.quant->quantize_row(normed, config_.width, quantized + row * strides_.quantized);
-    }
+    if (any_int8) kernels_.quant->quantize_row(normed, config_.width, quantized);
   });
-  return {.rows = rows,
-          .stride = strides_.width,
-          .quantized = quantized,
-          .quantized_stride = strides_.quantized,
-          .num_rows = static_cast<std::uint32_t>(num_rows)};
-}
-
-LinearInput Decoder::input_rows(std::span<const float> rows, std::size_t stride,
-                                std::size_t num_rows, const WeightMatrix& reader,
-                                std::uint32_t worker) {
-  LinearInput input{.rows = rows.data(),
-                    .stride = stride,
-                    .quantized = nullptr,
-                    .quantized_stride = strides_.quantized,
-                    .num_rows = static_cast<std::uint32_t>(num_rows)};
-  if (!reads_int8(reader)) return input;
-  std::byte* quantized =
-      num_rows <= kOwnRows ? workspaces_[worker].own_quantized.data() : quantized_.data();
-  prepare_rows(num_rows, worker, [&](std::size_t row) {
-    kernels_.quant->quantize_row(&rows[row * stride], reader.cols,
-                                 quantized + row * strides_.quantized);
-  });
-  input.quantized = quantized;
   return input;
 }
 
+LinearInput Decoder::attended_rows(const WeightMatrix& reader, const WorkShare& share) {
+  LinearInput input{.rows = attended_.data(),
+                    .stride = strides_.query,
+                    .quantized = quantized_.data(),
+                    .quantized_stride = strides_.quantized,
+                    .num_rows = share.num_rows()};
+  if (!reads_int8(reader)) {
+    skip_rows(input, share.rows.begin);
+    return input;
+  }
+  prepare_rows(share, input, [&](std::size_t row, float* /*rows*/, std::byte* quantized) {
+    kernels_.quant->quantize_row(&attended_[row * strides_.query], reader.cols, quantized);
+  });
+  return input;
+}
+
+void Decoder::skip_rows(LinearInput& input, std::size_t num_rows) {
+  if (input.rows != nullptr) input.rows += num_rows * input.stride;
+  if (input.quantized != nullptr) input.quantized += num_rows * input.quantized_stride;
+}
+
 void Decoder::multiply_share(std::span<const Product> products, const LinearInput& x,
-                             std::uint32_t worker) {
+                             const NextUnit& next, const WorkShare& share) {
   std::size_t total = 0;
   for (const Product& product : products) total += num_units(*product.matrix);
-  const WorkRange share = split_range(total, 1, worker, limits_.num_threads);
+  const WorkRange all = share.units(total);
   std::size_t offset = 0;
   for (std::size_t i = 0; i < products.size(); ++i) {
-    const WeightMatrix& matrix = *products[i].matrix;
-    const std::size_t end = offset + num_units(matrix);
-    const WorkRange units{std::clamp(share.begin, offset, end) - offset,
-                          std::clamp(share.end, offset, end) - offset};
-    const bool goes_on = share.end > end && i + 1 < products.size();
-    multiply(kernels_, matrix, units, x, products[i].y, workspaces_[worker].scratch.data(),
-             goes_on ? products[i + 1].matrix : nullptr, 0);
+    const Product& product = products[i];
+    const std::size_t end = offset + num_units(*product.matrix);
+    const WorkRange units{std::clamp(all.begin, offset, end) - offset,
+                          std::clamp(all.end, offset, end) - offset};
+    const bool goes_on = all.end > end && i + 1 < products.size();
+    multiply(kernels_, *product.matrix, units, x,
+             {.y = product.y + share.rows.begin * product.stride,
+              .stride = product.stride,
+              .bias = product.bias,
+              .accumulate = product.accumulate},
+             workspaces_[share.worker].scratch.data(),
+             goes_on ? NextUnit{products[i + 1].matrix, 0} : next);
     offset = end;
   }
 }
 
-/// Calls task(row) for this worker's share of the rows.
-template <typename Task>
-void Decoder::for_own_share(std::size_t num_rows, std::uint32_t worker, const Task& task) {
-  const WorkRange range = split_range(num_rows, 1, worker, limits_.num_threads);
-  for (std::size_t row = range.begin; row < range.end; ++row) task(row);
+NextUnit Decoder::first_unit(const WeightMatrix& matrix, const WorkShare& share) {
+  const WorkRange units = share.units(num_units(matrix));
+  return units.begin == units.end ? NextUnit{} : NextUnit{&matrix, units.begin};
 }
 
-/// Calls task(row) for all rows that this worker will read: few of them it does itself, in memory
-/// of its own, of many each worker does a share.
+NextUnit Decoder::first_unit_after(std::uint32_t layer, const WorkShare& share) const {
+  if (layer + 1 == config_.num_layers) return first_unit(weights_.output_head, share);
+  const LayerWeights& w = weights_.layers[layer + 1];
+  std::size_t unit = share.units(num_units(w.query) + num_units(w.key) + num_units(w.value)).begin;
+  for (const WeightMatrix* matrix : {&w.query, &w.key, &w.value}) {
+    if (unit < num_units(*matrix)) return {matrix, unit};
+    unit -= num_units(*matrix);
+  }
+  return {};  // more workers than units
+}
+
+/// Calls task(row) for the rows that this worker prepares.
 template <typename Task>
-void Decoder::prepare_rows(std::size_t num_rows, std::uint32_t worker, const Task& task) {
-  if (num_rows <= kOwnRows) {
-    for (std::size_t row = 0; row < num_rows; ++row) task(row);
+void Decoder::for_own_rows(const WorkShare& share, const Task& task) {
+  const WorkRange own = share.own_rows();
+  for (std::size_t row = own.begin; row < own.end; ++row) task(row);
+}
+
+/// Makes `input` the share's rows, each by task(row, floats, quantised) into the arrays that it
+/// names: few rows that others share, each worker makes for itself in memory of its own; of many
+/// each makes some.
+template <typename Task>
+void Decoder::prepare_rows(const WorkShare& share, LinearInput& input, const Task& task) {
+  if (share.parts > 1 && share.num_rows() <= kOwnRows) {
+    Workspace& workspace = workspaces_[share.worker];
+    for (std::size_t i = 0; i < share.num_rows(); ++i) {
+      task(share.rows.begin + i, &workspace.own_rows[i * strides_.width],
+           &workspace.own_quantized[i * strides_.quantized]);
+    }
+    input.rows = workspace.own_rows.data();
+    input.quantized = workspace.own_quantized.data();
     return;
   }
-  for_own_share(num_rows, worker, task);
-  team_.sync();
+  for_own_rows(share, [&](std::size_t row) {
+    task(row, &normed_[row * strides_.width], &quantized_[row * strides_.quantized]);
+  });
+  skip_rows(input, share.rows.begin);
+  sync_rows(share);
 }
 
 /// The projection alone; the way through adds it to the residual stream at once.

@@ -12,6 +12,7 @@
 #include "runtime/model/model_config.h"
 #include "runtime/model/step_layout.h"
 #include "runtime/model/weights.h"
+#include "runtime/model/work_share.h"
 #include "runtime/step_memory.h"
 #include "runtime/worker_team.h"
 
@@ -76,9 +77,13 @@ class Decoder {
     std::size_t ffn_quantized;  // bytes; 0 when every ffn_down reads float rows
     std::size_t scratch_bytes;  // of one worker
   };
+  /// y = matrix * x (+ bias), or added to y; y is of all rows of the step.
   struct Product {
     const WeightMatrix* matrix = nullptr;
-    LinearOutput y;
+    float* y = nullptr;
+    std::size_t stride = 0;
+    const float* bias = nullptr;
+    bool accumulate = false;
   };
   static std::uint64_t memory_bytes(const DecoderLimits& limits, const Strides& strides);
 
@@ -91,34 +96,40 @@ class Decoder {
   };
 
   void run_layers(std::uint32_t worker);
-  void embed(std::uint32_t worker);
+  [[nodiscard]] WorkShare share_of(std::size_t num_rows, std::uint32_t worker) const;
+  void sync_rows(const WorkShare& share);
+  void embed(const WorkShare& share);
   void load_embedding(TokenId token, float* x, std::uint32_t worker);
-  bool attention_block(std::uint32_t layer, std::uint32_t worker);
-  void ffn_block(const LayerWeights& layer, std::uint32_t worker);
-  void rotate_and_store(std::uint32_t layer, std::uint32_t worker);
+  bool attention_block(std::uint32_t layer, WorkShare& share);
+  void ffn_block(std::uint32_t layer, const WorkShare& share);
+  void rotate_and_store(std::uint32_t layer, const WorkShare& share);
   void attend(std::uint32_t layer, std::uint32_t worker);
-  void keep_wanted_rows(std::uint32_t worker);
-  void ffn_strips(const LayerWeights& layer, const LinearInput& x, std::uint32_t worker);
-  void finish_strip(const LayerWeights& layer, std::size_t strip, std::uint32_t worker);
+  void keep_wanted_rows(WorkShare& share);
+  void ffn_strips(const LayerWeights& layer, const LinearInput& x, const WorkShare& share);
+  void finish_strip(const LayerWeights& layer, std::size_t strip, const WorkShare& share);
 
-  /// Rows [0, num_rows) of the residual stream from `first_row` on, normed, in the forms that
-  /// `readers` want; ends with all rows ready for this worker.
+  /// The share's rows of the residual stream, counted from `first_row`, normed, in the forms that
+  /// `readers` want; ends with all of them ready for this worker.
   LinearInput normed_rows(const std::vector<float>& weight, std::size_t first_row,
-                          std::size_t num_rows, std::span<const WeightMatrix* const> readers,
-                          std::uint32_t worker);
-  /// The first num_rows rows of `rows` in the form that `reader` wants.
-  LinearInput input_rows(std::span<const float> rows, std::size_t stride, std::size_t num_rows,
-                         const WeightMatrix& reader, std::uint32_t worker);
-  /// This worker's share of several products of one input.
-  void multiply_share(std::span<const Product> products, const LinearInput& x,
-                      std::uint32_t worker);
+                          std::span<const WeightMatrix* const> readers, const WorkShare& share);
+  /// The share's rows of what attention gave, in the form that `reader` wants.
+  LinearInput attended_rows(const WeightMatrix& reader, const WorkShare& share);
+  static void skip_rows(LinearInput& input, std::size_t num_rows);
+  [[nodiscard]] Product residual_product(const WeightMatrix& matrix,
+                                         const std::vector<float>* bias);
+  /// The share's part of several products of one input; `next` is what this worker reads then.
+  void multiply_share(std::span<const Product> products, const LinearInput& x, const NextUnit& next,
+                      const WorkShare& share);
+  /// The first unit of the share's part of a matrix.
+  [[nodiscard]] static NextUnit first_unit(const WeightMatrix& matrix, const WorkShare& share);
+  /// The same of what follows a layer: the next one's Q, K and V, or the head.
+  [[nodiscard]] NextUnit first_unit_after(std::uint32_t layer, const WorkShare& share) const;
   template <typename Task>
-  void for_own_share(std::size_t num_rows, std::uint32_t worker, const Task& task);
+  void for_own_rows(const WorkShare& share, const Task& task);
   template <typename Task>
-  void prepare_rows(std::size_t num_rows, std::uint32_t worker, const Task& task);
+  void prepare_rows(const WorkShare& share, LinearInput& input, const Task& task);
   void tap_projection(const LinearInput& attended, const LayerWeights& layer);
   void tap_tokens(std::string_view stage, std::span<const float> rows, std::size_t stride) const;
-  [[nodiscard]] LinearOutput residual_output(const std::vector<float>* bias);
 
   DecoderLimits limits_;
   const ModelConfig& config_;

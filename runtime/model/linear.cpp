@@ -59,15 +59,16 @@ std::size_t num_units(const WeightMatrix& matrix) { return num_panels(matrix.row
 
 void multiply(const KernelTable& kernels, const WeightMatrix& matrix, WorkRange units,
               const LinearInput& x, const LinearOutput& y, std::byte* scratch,
-              const WeightMatrix* next, std::size_t next_unit) {
+              const NextUnit& next) {
   if (units.begin == units.end || x.num_rows == 0) return;
   if (matrix.layout != WeightLayout::kPanels) {
     return multiply_floats(kernels, matrix, units, x, y, scratch);
   }
-  const bool prefetch = next != nullptr && next->layout == WeightLayout::kPanels;
+  const bool fetches = next.matrix != nullptr && next.matrix->layout == WeightLayout::kPanels;
   multiply_panels(
       kernels, matrix, units, x, y, scratch,
-      prefetch ? next->data + next_unit * panel_bytes(next->type, next->cols) : nullptr);
+      fetches ? next.matrix->data + next.unit * panel_bytes(next.matrix->type, next.matrix->cols)
+              : nullptr);
 }
 
 std::size_t linear_scratch_bytes(const KernelTable& kernels, std::uint32_t cols) {

@@ -35,12 +35,17 @@ struct LinearOutput {
 /// Whole panels of a matrix are the unit of work, in either layout.
 [[nodiscard]] std::size_t num_units(const WeightMatrix& matrix);
 
-/// Computes the units [units.begin, units.end) of a matrix. `next` is the matrix whose unit
-/// next_unit this thread reads afterwards, or null. `scratch` holds linear_scratch_bytes(), is
-/// 64-byte aligned and this thread's own.
+/// A unit that this thread reads afterwards, to be fetched meanwhile; none when `matrix` is null.
+struct NextUnit {
+  const WeightMatrix* matrix = nullptr;
+  std::size_t unit = 0;
+};
+
+/// Computes the units [units.begin, units.end) of a matrix. `scratch` holds linear_scratch_bytes(),
+/// is 64-byte aligned and this thread's own.
 void multiply(const KernelTable& kernels, const WeightMatrix& matrix, WorkRange units,
               const LinearInput& x, const LinearOutput& y, std::byte* scratch,
-              const WeightMatrix* next = nullptr, std::size_t next_unit = 0);
+              const NextUnit& next = {});
 
 [[nodiscard]] std::size_t linear_scratch_bytes(const KernelTable& kernels, std::uint32_t cols);
 
