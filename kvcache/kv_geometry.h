@@ -19,8 +19,7 @@ enum class KvType : std::uint8_t { kF32, kF16, kBf16 };
   return type == KvType::kF32 ? 4U : 2U;
 }
 
-/// The block size that is served. It is the attention tile, so another size gives other bits: no
-/// option (docs/adr/0004).
+/// The block size that is served; no option (docs/adr/0004).
 inline constexpr std::uint32_t kBlockTokens = 32;
 
 /// Layers that attend alike. Windowed layers see `window_tokens` positions, the current one
