@@ -20,8 +20,8 @@ rm -rf "$RESULTS"
 mkdir -p "$RESULTS"
 TSAN_PROGRAMS="core config kvcache scheduler sim engine server"
 # Under TSan a step of SmolLM2 takes minutes, and kernels and readers start no thread. So of runtime only what has threads
-# in it runs there: the pool, and the executor with tiny models and several workers.
-TSAN_RUNTIME_CASES="WorkerTeam:*,CpuExecutor:*,Decoder: a tiny model's bits*,Decoder: seeded sampling*"
+# in it runs there: the team, and the executor with tiny models and several workers.
+TSAN_RUNTIME_CASES="WorkerTeam:*,CpuExecutor:*,AttentionStep:*,pack_weights:*,Decoder: a tiny model's bits*,Decoder: an int8 model's bits*,Decoder: seeded sampling*"
 # Steps of the simulation: a number without a time, so that slow machines test the same.
 DEFAULT_SIM_STEPS=1000000
 SOAK_SIM_STEPS=10000000
