@@ -56,7 +56,7 @@ def refused(*arguments, **environment) -> str:
     ("--kv-budget", "100", "less than one block"), ("--threads", "0", "1 to 1024"), ("--threads", "10000", "1 to 1024"),
     ("--model", "", "is empty"), ("--model", "/nonexistent.gguf", "does not exist"), ("--model", "/tmp", "not a regular file"),
     ("--model", "/dev/null", "not a regular file"), ("--model", __file__, "test_command_line.py"),
-    ("--context", "16777216", "more than the model's"), ("--isa", "neon", "auto, scalar, avx2 or avx512"),
+    ("--context", "16777216", "more than the model's"), ("--isa", "neon", "auto, scalar, avx2, avxvnni or avx512"),
     ("--host", "192.0.2.1", "192.0.2.1"), ("--chat-template", "/tmp", "not a regular file"),
     ("--config", "/nonexistent.toml", "does not exist"), ("--nonsense", "1", "--nonsense"),
 ])
