@@ -188,10 +188,11 @@ std::unique_ptr<EngineStack> build_engine_stack(const LoadedOptions& loaded) {
 
   std::uint64_t model_hash = 0;
   try {
+    // First what the system may refuse without anything having been read.
+    stack->storage = std::make_unique<kvcache::KvStorage>(stack->geometry, stack->num_blocks);
     model_hash =
         runtime::model_hash(*stack->model->text.file, stack->model->config, stack->threads.threads);
     pack(*stack);
-    stack->storage = std::make_unique<kvcache::KvStorage>(stack->geometry, stack->num_blocks);
     stack->executor = std::make_unique<runtime::CpuExecutor>(
         stack->executor_options, stack->model->config, stack->model->weights, *stack->storage);
   } catch (const std::bad_alloc&) {

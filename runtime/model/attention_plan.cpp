@@ -100,6 +100,9 @@ void AttentionPlan::build(const Batch& batch, std::span<const std::uint32_t> fir
               return std::lexicographical_compare(a.blocks.begin(), a.blocks.end(),
                                                   b.blocks.begin(), b.blocks.end());
             });
+  for (std::size_t i = 0; i + 1 < small_chunks_.size(); ++i) {
+    small_chunks_[i].common_with_next = common_ranges(small_chunks_[i], small_chunks_[i + 1]);
+  }
   share(0, small_chunks_.size(), 0);
   add_own_work(batch);
   cut_shares();
@@ -126,8 +129,12 @@ void AttentionPlan::add_row_blocks(const Batch& batch, std::span<const std::uint
     const std::uint32_t num_blocks = div_ceil(num_queries, block_queries_);
     for (std::uint32_t group = 0; group < head_groups_.size(); ++group) {
       for (std::uint32_t b = 0; b < num_blocks; ++b) {
-        const std::uint32_t begin = first_query[c] + num_queries * b / num_blocks;
-        const std::uint32_t end = first_query[c] + num_queries * (b + 1) / num_blocks;
+        // In 64 bits: 65536 queries in as many blocks multiply past 32.
+        const auto cut = [&](std::uint32_t i) {
+          return first_query[c] +
+                 static_cast<std::uint32_t>(std::uint64_t{num_queries} * i / num_blocks);
+        };
+        const std::uint32_t begin = cut(b), end = cut(b + 1);
         const std::uint32_t num_ranges = div_ceil(chunk.first_position + end, kAttentionRange);
         row_blocks_.push_back({c, group, begin, end - begin, num_ranges});
       }
@@ -140,9 +147,9 @@ void AttentionPlan::add_row_blocks(const Batch& batch, std::span<const std::uint
 /// share, and then what parts of them do.
 void AttentionPlan::share(std::size_t begin, std::size_t end, std::uint32_t depth) {
   if (end - begin < 2 || depth == kMaxSharedDepth) return;
-  std::uint32_t common = common_ranges(small_chunks_[begin], small_chunks_[begin + 1]);
+  std::uint32_t common = small_chunks_[begin].common_with_next;
   for (std::size_t i = begin + 1; i + 1 < end; ++i) {
-    common = std::min(common, common_ranges(small_chunks_[i], small_chunks_[i + 1]));
+    common = std::min(common, small_chunks_[i].common_with_next);
   }
   const std::uint32_t first_range = small_chunks_[begin].shared_ranges;
   if (common > first_range && sharing_wins(begin, end, common - first_range)) {
@@ -151,7 +158,7 @@ void AttentionPlan::share(std::size_t begin, std::size_t end, std::uint32_t dept
   }
   std::size_t part = begin;
   for (std::size_t i = begin; i < end; ++i) {
-    if (i + 1 < end && common_ranges(small_chunks_[i], small_chunks_[i + 1]) > common) continue;
+    if (i + 1 < end && small_chunks_[i].common_with_next > common) continue;
     share(part, i + 1, depth);
     part = i + 1;
   }

@@ -94,11 +94,12 @@ class AttentionPlan {
   /// A chunk whose rows are so few that others may join them.
   struct SmallChunk {
     std::uint32_t chunk = 0;
-    std::uint32_t num_rows = 0;       // of each head group
-    std::uint32_t whole_ranges = 0;   // that its first computed query sees
-    std::uint32_t shared_ranges = 0;  // of these, computed together with other chunks
-    std::span<const BlockId> blocks;  // of the whole ranges
-    std::size_t first_row_block = 0;  // of one for each head group
+    std::uint32_t num_rows = 0;          // of each head group
+    std::uint32_t whole_ranges = 0;      // that its first computed query sees
+    std::uint32_t shared_ranges = 0;     // of these, computed together with other chunks
+    std::uint32_t common_with_next = 0;  // ranges with the same blocks, in the sorted order
+    std::span<const BlockId> blocks;     // of the whole ranges
+    std::size_t first_row_block = 0;     // of one for each head group
   };
 
   void add_row_blocks(const Batch& batch, std::span<const std::uint32_t> first_query);

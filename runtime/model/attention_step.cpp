@@ -123,6 +123,7 @@ void AttentionStep::attend_work(std::uint32_t layer, const AttentionWork& work,
       last_position = std::max(last_position, position_of(block, i));
       for (std::uint32_t h = 0; h < heads.num_heads; ++h) {
         const std::size_t offset = std::size_t{heads.first_head + h} * config_.head_dim;
+        KVASIR_CHECK(num_rows < kMaxAttentionRows);
         AttentionRow& row = task_rows[num_rows++];
         row.q = rows.query + token * rows.query_stride + offset;
         row.position = position_of(block, i);
@@ -177,7 +178,9 @@ const std::byte* AttentionStep::first_k_tile(std::uint32_t layer, const Attentio
   const std::span<const BlockId> table = batch_->chunks[block.chunk].block_table;
   const std::size_t index =
       std::size_t{work.first_range} * (kAttentionRange / storage_.geometry().block_tokens) + i;
-  if (index >= table.size()) return nullptr;
+  const std::size_t last =
+      position_of(block, block.num_queries - 1) / storage_.geometry().block_tokens;
+  if (index > last) return nullptr;
   return storage_.k_tile(layer, table[index], plan_.head_group(block).kv_head);
 }
 

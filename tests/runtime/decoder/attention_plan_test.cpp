@@ -235,6 +235,29 @@ TEST_CASE("AttentionPlan: an empty step and one without queries", "[runtime]") {
   plan_and_check({{100, 7, 0, 0, 7}}, limits);
 }
 
+TEST_CASE("AttentionPlan: the longest step with one query in a block is covered", "[runtime]") {
+  // 65536 queries in 65536 blocks: their product once wrapped to 0 and left the last one out.
+  constexpr std::uint32_t kTokens = 65'536;
+  auto limits = make_limits({32, 1}, 2, 32);
+  limits.max_step_tokens = kTokens;
+  AttentionPlan plan(limits);
+  const Scene scene({{0, kTokens}}, 32);
+  plan.build(scene.batch, scene.first_query);
+  std::uint64_t num_queries = 0;
+  std::uint32_t last_end = 0;
+  for (std::uint32_t worker = 0; worker < 2; ++worker) {
+    plan.for_each_work(worker, [&](const AttentionWork& work) {
+      const RowBlock& block = plan.row_block(work.first_member);
+      REQUIRE(block.num_queries >= 1);
+      REQUIRE(block.num_queries <= kMaxAttentionRows / 32);
+      if (work.first_range == 0) num_queries += block.num_queries;
+      last_end = std::max(last_end, block.first_query + block.num_queries);
+    });
+  }
+  CHECK(num_queries == kTokens);
+  CHECK(last_end == kTokens);
+}
+
 TEST_CASE("AttentionPlan: no worker has much more to do than another", "[runtime]") {
   // What is allowed above the fair share: half a range at each end of a long item, or what a cut
   // would not be worth.
