@@ -1,6 +1,7 @@
 #include "runtime/model/ggml_type.h"
 #include "runtime/worker_team.h"
 #include "tests/runtime/kernels/kernel_cases.h"
+#include "tests/runtime/kernels/quant_cases.h"
 
 #include <cblas.h>
 #include <cmath>
@@ -17,23 +18,7 @@ constexpr GgmlType kAllTypes[] = {
 
 /// Offsets of the f16 numbers in a block of the type (for F16 and BF16: of the element itself).
 std::vector<std::size_t> f16_offsets(GgmlType type) {
-  switch (type) {
-    case GgmlType::kF32:
-      return {};
-    case GgmlType::kQ4_1:
-    case GgmlType::kQ5_1:
-    case GgmlType::kQ4_K:
-    case GgmlType::kQ5_K:
-      return {0, 2};
-    case GgmlType::kQ2_K:
-      return {80, 82};
-    case GgmlType::kQ3_K:
-      return {108};
-    case GgmlType::kQ6_K:
-      return {208};
-    default:
-      return {0};
-  }
+  return type == GgmlType::kF32 ? std::vector<std::size_t>() : panel_f16_offsets(type);
 }
 
 /// Random blocks with scales of moderate size (f16 bits with an exponent of 2^-8 to 2^-5), of
