@@ -43,6 +43,11 @@ std::vector<int> allowed_cpus() {
   return cpus;
 }
 
+/// Of the list, or what the system says where there is none.
+std::size_t num_cpus(const std::vector<int>& cpus) {
+  return cpus.empty() ? std::max(1U, std::thread::hardware_concurrency()) : cpus.size();
+}
+
 /// A wish: where it is refused, the thread runs where the system puts it.
 void stay_on(int cpu) {
   cpu_set_t set;
@@ -66,18 +71,12 @@ WorkRange split_range(std::size_t count, std::size_t granule, std::uint32_t inde
   return {start(index), start(std::size_t{index} + 1)};
 }
 
-std::uint32_t num_allowed_cpus() {
-  const std::size_t allowed = allowed_cpus().size();
-  return allowed > 0 ? static_cast<std::uint32_t>(allowed)
-                     : std::max(1U, std::thread::hardware_concurrency());
-}
-
 struct WorkerTeam::Impl {
   explicit Impl(std::uint32_t threads)
       : num_threads(threads),
         cpus(allowed_cpus()),
         // Spinning while another thread waits for the core only delays it.
-        spins(threads <= num_allowed_cpus() ? kSpins : 0) {
+        spins(threads <= num_cpus(cpus) ? kSpins : 0) {
     workers.reserve(num_threads - 1);
     try {
       for (std::uint32_t i = 1; i < num_threads; ++i) {

@@ -20,9 +20,6 @@ struct WorkRange {
 [[nodiscard]] WorkRange split_range(std::size_t count, std::size_t granule, std::uint32_t index,
                                     std::uint32_t num_parts);
 
-/// CPUs that this process may run on.
-[[nodiscard]] std::uint32_t num_allowed_cpus();
-
 class WorkerTeam {
  public:
   /// Starts num_threads - 1 workers; num_threads >= 1. When the team has as many threads as there

@@ -1,6 +1,7 @@
 #include "runtime/model/attention_step.h"
 
 #include "core/check.h"
+#include "runtime/model/kv_element.h"
 
 #include <algorithm>
 #include <cmath>
@@ -56,11 +57,6 @@ AttentionPlanLimits plan_limits(const AttentionLimits& limits, const ModelConfig
   plan.max_partials = max_partials(limits, config, kernels);
   return plan;
 }
-
-KvElement kv_element(kvcache::KvType type) { return static_cast<KvElement>(type); }
-static_assert(static_cast<int>(KvElement::kF32) == static_cast<int>(kvcache::KvType::kF32));
-static_assert(static_cast<int>(KvElement::kF16) == static_cast<int>(kvcache::KvType::kF16));
-static_assert(static_cast<int>(KvElement::kBf16) == static_cast<int>(kvcache::KvType::kBf16));
 
 }  // namespace
 

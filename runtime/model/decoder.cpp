@@ -5,6 +5,7 @@
 #include "core/check.h"
 #include "runtime/kernels/float_panels.h"
 #include "runtime/kernels/panels.h"
+#include "runtime/model/kv_element.h"
 
 #include <algorithm>
 #include <cmath>
@@ -33,11 +34,6 @@ bool reads_int8(const WeightMatrix& matrix) { return matrix.layout == WeightLayo
 const float* bias_or_null(const std::vector<float>& bias) {
   return bias.empty() ? nullptr : bias.data();
 }
-
-KvElement kv_element(kvcache::KvType type) { return static_cast<KvElement>(type); }
-static_assert(static_cast<int>(KvElement::kF32) == static_cast<int>(kvcache::KvType::kF32));
-static_assert(static_cast<int>(KvElement::kF16) == static_cast<int>(kvcache::KvType::kF16));
-static_assert(static_cast<int>(KvElement::kBf16) == static_cast<int>(kvcache::KvType::kBf16));
 
 }  // namespace
 
