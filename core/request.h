@@ -30,7 +30,7 @@ struct SamplingParams {
 /// When a sequence ends by what it generates. Stop strings are the server's: it cancels with
 /// CancelCause::kStopString.
 struct StopRules {
-  std::uint32_t max_tokens = 0;  // >= 1
+  std::uint32_t max_tokens = 0;  // >= 1, or 0 with prompt_logprobs: the prompt alone is computed
   std::uint32_t min_tokens =
       0;  // stop tokens are banned from sampling before this many were generated
   std::vector<TokenId>
@@ -43,7 +43,14 @@ struct Request {
   SamplingParams sampling;
   StopRules stop;
   std::optional<std::uint32_t> top_logprobs;  // absent: no logprobs; 0: only the chosen token's
-  std::int32_t priority = 0;                  // lower is served first
+  /// Absent: none; else the logprob and rank of every prompt token but the first, and so many best
+  /// tokens beside it. Such a request takes nothing from the prefix cache: cached positions have no
+  /// logits.
+  std::optional<std::uint32_t> prompt_logprobs;
+  /// Sequences of one submission with the same prompt carry the same number: their prompt is
+  /// computed once and its blocks are shared. 0: alone.
+  std::uint64_t fork_group = 0;
+  std::int32_t priority = 0;  // lower is served first
   std::optional<TimePoint> deadline;
   std::uint64_t cache_salt =
       0;  // part of the prefix cache's key: equal prefixes with other salts share nothing

@@ -21,6 +21,7 @@ enum class ErrorCode {
   kInvalidTemplateInput,
   kContextLengthExceeded,  // prompt (+ max_tokens) over the context, or KV need over the whole
                            // budget
+  kInvalidApiKey,
   kModelNotFound,
   kUnknownUrl,
   kMethodNotSupported,

@@ -16,7 +16,7 @@ MIN_RUST=1.87
 
 PACKAGES=(ca-certificates git cmake ninja-build g++ pkg-config ccache libgrpc++-dev protobuf-compiler-grpc libprotobuf-dev
   protobuf-compiler libboost-dev libboost-system-dev nlohmann-json3-dev libopenblas-dev libspdlog-dev catch2
-  libcli11-dev libtomlplusplus-dev libexpected-dev python3 python3-venv python3-pip)
+  libcli11-dev libtomlplusplus-dev libexpected-dev libssl-dev prometheus-cpp-dev python3 python3-venv python3-pip)
 
 say() { echo "setup: $*" >&2; }
 die() { say "$*"; exit 1; }

@@ -17,6 +17,7 @@ constexpr int kGrpcResourceExhausted = 8;
 constexpr int kGrpcUnimplemented = 12;
 constexpr int kGrpcInternal = 13;
 constexpr int kGrpcUnavailable = 14;
+constexpr int kGrpcUnauthenticated = 16;
 
 constexpr std::string_view kInvalidRequest = "invalid_request_error";
 constexpr std::string_view kRateLimit = "rate_limit_error";
@@ -50,6 +51,8 @@ ErrorMapping map(ErrorCode code) {
       return invalid_argument("invalid_template_input");
     case ErrorCode::kContextLengthExceeded:
       return invalid_argument("context_length_exceeded");
+    case ErrorCode::kInvalidApiKey:
+      return {401, kInvalidRequest, "invalid_api_key", kGrpcUnauthenticated, false};
     case ErrorCode::kModelNotFound:
       return {404, kInvalidRequest, "model_not_found", kGrpcNotFound, false};
     case ErrorCode::kUnknownUrl:

@@ -43,6 +43,7 @@ struct ModelInfo {
 struct CallContext {
   std::optional<TimePoint> arrival;         // timeout_ms runs from here; absent: from the call
   const std::atomic<bool>* gone = nullptr;  // true once nobody waits any more; outlives the call
+  std::uint64_t tenant = 0;   // of the API key (api_keys.h), part of the prefix cache's key
   bool keeps_answer = false;  // the door polls whatever its client does: the answer is sent at once
 };
 

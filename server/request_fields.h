@@ -1,6 +1,9 @@
-// What a door parsed out of a request: types are right, ranges are not checked yet. REST and gRPC both fill these
-// structs, and one validator (validate.h) judges them, so that the same request gets the same verdict at both doors.
+// What a door parsed out of a request: types are right, ranges are not checked yet. REST and gRPC
+// both fill these structs, and one validator (validate.h) judges them, so that the same request
+// gets the same verdict at both doors.
 #pragma once
+
+#include "text/chat_template.h"
 
 #include <cstdint>
 #include <optional>
@@ -8,8 +11,6 @@
 #include <utility>
 #include <variant>
 #include <vector>
-
-#include "text/chat_template.h"
 
 namespace kvasir::server {
 
@@ -22,6 +23,7 @@ struct GenerateFields {
   std::vector<std::string> stop;
   std::vector<std::int64_t> stop_token_ids;
   std::vector<std::pair<std::string, double>> logit_bias;  // decimal token id, bias
+  std::optional<std::int64_t> prompt_logprobs;  // 0..20: top entries beside each prompt token
   std::optional<std::string> cache_salt;
   bool ignore_eos = false;
   bool skip_special_tokens = true;
@@ -39,6 +41,7 @@ using PromptInput = std::variant<std::string, std::vector<std::int64_t>>;
 struct CompletionFields : GenerateFields {
   std::vector<PromptInput> prompts;
   std::optional<std::int64_t> logprobs;  // 0..20: top entries beside the sampled token
+  bool echo = false;                     // the prompt comes first in the text
 };
 
 struct ChatFields : GenerateFields {
@@ -46,11 +49,12 @@ struct ChatFields : GenerateFields {
   std::optional<std::int64_t> max_completion_tokens;
   bool logprobs = false;
   std::optional<std::int64_t> top_logprobs;  // 0..20, needs logprobs
+  std::string template_kwargs;               // JSON object of chat_template_kwargs; empty: none
 };
 
 struct TokenizeFields {
   std::optional<std::string> model;
-  std::optional<std::string> prompt;                       // one of the two
+  std::optional<std::string> prompt;  // one of the two
   std::optional<std::vector<text::ChatMessage>> messages;
   std::optional<bool> add_special_tokens;  // default true for a prompt
 };

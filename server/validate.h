@@ -34,7 +34,8 @@ inline constexpr std::uint64_t kMaxLogprobEntries = 1U << 20U;
 struct GenerateParams {
   SamplingParams sampling;  // choice_index 0; seed only meaningful when has_seed
   bool has_seed = false;
-  std::optional<std::uint64_t> max_tokens;  // absent: what is left; may be past every context
+  std::optional<std::uint64_t>
+      max_tokens;  // absent: what is left; may be past every context; 0 only with echo
   std::uint64_t min_tokens = 0;
   std::uint32_t num_choices = 1;  // n, for each prompt
   std::vector<std::string> stop;
@@ -47,6 +48,8 @@ struct GenerateParams {
   bool skip_special_tokens = true;
   bool include_stop_str_in_output = false;
   bool return_token_ids = false;
+  bool echo = false;                             // completions
+  std::optional<std::uint32_t> prompt_logprobs;  // absent: none
 };
 
 /// Errors: kInvalidValue or kMissingParameter, with the field's path in `param`. `vocab_size` is
