@@ -58,7 +58,7 @@ struct ServeOptions {
   std::uint32_t max_stop_strings = 16;
   std::uint32_t max_stop_bytes = 256;
   std::uint64_t max_template_steps = 1'000'000;
-  std::uint64_t max_rendered_bytes = 0;  // 0: four times max_body_bytes
+  std::uint64_t max_rendered_bytes = 32ULL << 20U;
   std::string chat_template_kwargs;      // names that requests may set, with commas between
   bool tokenizer_info = false;           // GET /tokenizer_info
   std::string ready_file;                // empty: none
