@@ -48,8 +48,7 @@ std::string_view next_line(std::string_view& rest) {
   return line;
 }
 
-Result<void> read_request_line(std::string_view line, const RequestLimits& limits,
-                               RequestHead& head) {
+Result<void> read_request_line(std::string_view line, const WireLimits& limits, RequestHead& head) {
   const std::size_t first_space = line.find(' ');
   const std::size_t last_space = line.rfind(' ');
   if (first_space == std::string_view::npos || first_space == last_space)
@@ -91,7 +90,7 @@ struct FramingFields {
   std::string_view expect;
 };
 
-Result<void> check_content_length(std::string_view text, const RequestLimits& limits) {
+Result<void> check_content_length(std::string_view text, const WireLimits& limits) {
   const bool digits = !text.empty() && std::all_of(text.begin(), text.end(),
                                                    [](char c) { return c >= '0' && c <= '9'; });
   if (!digits) return malformed("a bad Content-Length");
@@ -104,7 +103,7 @@ Result<void> check_content_length(std::string_view text, const RequestLimits& li
   return {};
 }
 
-Result<void> check_framing(const FramingFields& fields, const RequestLimits& limits,
+Result<void> check_framing(const FramingFields& fields, const WireLimits& limits,
                            RequestHead& head) {
   if (fields.hosts > 1 || (fields.hosts == 0 && !head.is_http_1_0))
     return malformed("exactly one Host field is needed");
@@ -163,14 +162,14 @@ Result<void> read_field(std::string_view line, FramingFields& framing, RequestHe
   return {};
 }
 
-tl::unexpected<Error> headers_too_large(const RequestLimits& limits) {
+tl::unexpected<Error> headers_too_large(const WireLimits& limits) {
   return fail(ErrorCode::kHeadersTooLarge,
               "the header must be at most " + std::to_string(limits.max_header_bytes) + " bytes");
 }
 
 }  // namespace
 
-Result<void> check_unfinished_head(std::string_view inbox, const RequestLimits& limits) {
+Result<void> check_unfinished_head(std::string_view inbox, const WireLimits& limits) {
   if (inbox.empty()) return {};
   // A TLS hello starts with 0x16; whatever is no token character starts no method.
   if (!is_token_char(inbox.front()) && inbox.front() != '\r') return malformed("no request line");
@@ -194,7 +193,7 @@ Result<void> check_unfinished_head(std::string_view inbox, const RequestLimits& 
   return {};
 }
 
-Result<RequestHead> read_head(std::string_view block, const RequestLimits& limits) {
+Result<RequestHead> read_head(std::string_view block, const WireLimits& limits) {
   RequestHead head;
   std::string_view rest = block;
   if (auto ok = read_request_line(next_line(rest), limits, head); !ok)

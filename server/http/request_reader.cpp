@@ -46,7 +46,7 @@ struct GrowingBody {
   };
 };
 
-Error refusal_of(const boost::beast::error_code& ec, const RequestLimits& limits) {
+Error refusal_of(const boost::beast::error_code& ec, const WireLimits& limits) {
   if (ec == http::error::body_limit) {
     return {ErrorCode::kBodyTooLarge,
             "the body must be at most " + std::to_string(limits.max_body_bytes) + " bytes",
@@ -72,7 +72,7 @@ struct RequestReader::BodyParser {
   http::request_parser<GrowingBody> parser;
 };
 
-RequestReader::RequestReader(const RequestLimits& limits, ByteBudget& budget)
+RequestReader::RequestReader(const WireLimits& limits, ByteBudget& budget)
     : limits_(limits), budget_(budget), charge_(budget) {}
 RequestReader::~RequestReader() = default;
 

@@ -14,7 +14,7 @@
 
 namespace kvasir::server {
 
-struct RequestLimits {
+struct WireLimits {
   std::size_t max_header_bytes = 16U << 10U;  // request line and fields
   std::size_t max_uri_bytes = 8U << 10U;
   std::size_t max_fields = 100;
@@ -53,7 +53,7 @@ class RequestReader {
   };
 
   /// Bodies are charged to `budget`, which must outlive the reader and all bodies.
-  RequestReader(const RequestLimits& limits, ByteBudget& budget);
+  RequestReader(const WireLimits& limits, ByteBudget& budget);
   ~RequestReader();
   RequestReader(const RequestReader&) = delete;
   RequestReader& operator=(const RequestReader&) = delete;
@@ -76,7 +76,7 @@ class RequestReader {
   Progress refuse(Error error);
   [[nodiscard]] bool charge_body();
 
-  RequestLimits limits_;
+  WireLimits limits_;
   ByteBudget& budget_;
   ByteCharge charge_;
   RequestHead head_;
