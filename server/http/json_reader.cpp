@@ -116,6 +116,11 @@ class ValueBuilder final : public nlohmann::json_sax<json> {
 }  // namespace
 
 Result<json> read_json(std::string_view text, const JsonLimits& limits) {
+  // The library takes a NUL for the end of its input; in JSON none may stand anywhere.
+  if (const std::size_t nul = text.find('\0'); nul != std::string_view::npos) {
+    return fail(ErrorCode::kInvalidJson,
+                "the body is not valid JSON (at byte " + std::to_string(nul) + ")");
+  }
   ValueBuilder builder(limits);
   if (!json::sax_parse(text.begin(), text.end(), &builder))
     return tl::unexpected<Error>(builder.error());
