@@ -157,16 +157,26 @@ struct Engine::Impl {
       }
       return;
     }
+    count_step_tokens(plan);
     scheduler::StepEvents events = scheduler::absorb(plan, std::move(*result), state, kv, ended);
     for (SampledToken& sampled : events.tokens) {
       const auto sink = sinks.find(sampled.sequence);
       KVASIR_CHECK(sink != sinks.end(), "no sink for sequence " << value_of(sampled.sequence));
       outgoing_tokens.push_back(
           {sampled.sequence, sink->second,
-           TokenEvent{
-               .token = sampled.token, .logprob = sampled.logprob, .top = std::move(sampled.top)}});
+           TokenEvent{.token = sampled.token,
+                      .logprob = sampled.logprob,
+                      .top = std::move(sampled.top),
+                      .at = ended}});
     }
     for (scheduler::Finish& finish : events.finishes) finish_sequence(std::move(finish), ended);
+  }
+
+  void count_step_tokens(const StepPlan& plan) {
+    std::uint64_t tokens = 0;
+    for (const Chunk& chunk : plan.chunks) tokens += chunk.num_tokens;
+    const auto bound = std::ranges::lower_bound(kStepTokenBounds, tokens);
+    ++totals.steps_by_tokens.at(static_cast<std::size_t>(bound - kStepTokenBounds.begin()));
   }
 
   /// After publish(): whoever has seen its last event finds the status, blocks included, up to
@@ -214,7 +224,8 @@ struct Engine::Impl {
                                           .stop_token = {},
                                           .cancel_cause = cancelled.cause,
                                           .error = {},
-                                          .usage = usage_event(*sequence, now)});
+                                          .usage = usage_event(*sequence, now),
+                                          .at = now});
   }
 
   void cancel_all(CancelCause cause, TimePoint now) {
@@ -248,7 +259,8 @@ struct Engine::Impl {
                                                 .stop_token = finish.stop_token,
                                                 .cancel_cause = {},
                                                 .error = std::move(finish.error),
-                                                .usage = usage_event(finish.sequence, now)});
+                                                .usage = usage_event(finish.sequence, now),
+                                                .at = now});
   }
 
   void send_finish(SequenceId id, FinishEvent event) {

@@ -20,6 +20,7 @@ struct TokenEvent {
   TokenId token = 0;
   float logprob = 0.0F;           // meaningful where the request wants logprobs
   std::vector<TokenLogprob> top;  // best first
+  TimePoint at{};                 // end of the pass that made it
 };
 
 /// What a sequence cost, for `usage`, metrics and tests.
@@ -43,6 +44,7 @@ struct FinishEvent {
   std::optional<CancelCause> cancel_cause;  // for kCancelled
   std::optional<Error> error;               // for kError
   SequenceUsage usage;
+  TimePoint at{};  // when it ended in the engine
 };
 
 /// Where one sequence's events go. Called on the engine thread: must return at once and never

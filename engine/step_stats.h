@@ -6,9 +6,14 @@
 #include "core/step_plan.h"
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 
 namespace kvasir::engine {
+
+/// Steps are counted by how many tokens they computed, up to each of these.
+inline constexpr std::array<std::uint64_t, 13> kStepTokenBounds = {
+    1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000};
 
 struct EngineStatus {
   // now
@@ -37,6 +42,9 @@ struct EngineStatus {
   std::uint64_t finished_length_total = 0;
   std::uint64_t finished_error_total = 0;
   std::array<std::uint64_t, 6> cancelled_total{};  // by CancelCause
+  /// Steps that computed more tokens than the bound before and at most this one; the last entry:
+  /// more than all bounds. Their tokens together are computed_tokens_total.
+  std::array<std::uint64_t, kStepTokenBounds.size() + 1> steps_by_tokens{};
   Duration execute_time_total{};
   Duration step_time_total{};
 };
