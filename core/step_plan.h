@@ -6,6 +6,7 @@
 #include "core/result.h"
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,10 +15,23 @@ namespace kvasir {
 /// A waiting sequence becomes running, with so many of its tokens already in the KV cache.
 struct Admission {
   SequenceId sequence{};
-  std::uint32_t cached_tokens = 0;  // a multiple of block_tokens, below the sequence's token count
+  std::uint32_t cached_tokens = 0;  // below the sequence's token count; of the prefix cache whole
+                                    // blocks, of a fork any number
   bool reserves_worst_case =
       false;  // room for all it can come to need is kept for it; it is never preempted again
+  /// Absent: cached_tokens come from the prefix cache. Else from this running sequence of the same
+  /// fork group: its full blocks are shared, and the one they end in is copied.
+  std::optional<SequenceId> fork_of = std::nullopt;
   friend bool operator==(const Admission&, const Admission&) = default;
+};
+
+/// The first `num_tokens` slots of one block become those of another, on all layers, before any
+/// chunk of the step is computed. No source is a destination: the order of copies is free.
+struct BlockCopy {
+  BlockId source{};
+  BlockId destination{};
+  std::uint32_t num_tokens = 0;  // below block_tokens: full blocks are shared instead
+  friend bool operator==(const BlockCopy&, const BlockCopy&) = default;
 };
 
 /// The tokens that one sequence computes in one step.
@@ -27,8 +41,8 @@ struct Chunk {
   std::uint32_t num_tokens = 0;      // 1 for decode
   std::uint32_t num_new_blocks = 0;  // blocks that apply() allocates for it
   std::uint32_t first_logits_row =
-      0;  // rows from here to the end of the chunk yield logits: the last row to sample,
-          // more to verify a draft or for prompt logprobs; == num_tokens for none
+      0;  // rows from here to the end of the chunk may yield logits: the last known token's row to
+          // sample, more to verify a draft or for prompt logprobs; == num_tokens for none
   friend bool operator==(const Chunk&, const Chunk&) = default;
 };
 
@@ -67,9 +81,29 @@ struct SampledToken {
   friend bool operator==(const SampledToken&, const SampledToken&) = default;
 };
 
-/// What execute() gives back: one entry for each chunk that asked for logits, in chunk order.
+/// How likely one token of a prompt was after those before it.
+struct PromptToken {
+  float logprob = 0.0F;    // natural, of the raw logits
+  std::uint32_t rank = 0;  // 1 is the most likely; ties by lowest id
+  friend bool operator==(const PromptToken&, const PromptToken&) = default;
+};
+
+/// The logprobs of consecutive tokens of a prompt, as far as one chunk tells them. The row of a
+/// token predicts the next one, so a prompt's first token has none.
+struct PromptLogprobs {
+  SequenceId sequence{};
+  std::uint32_t first_token = 1;    // index in the prompt of the first one here
+  std::vector<PromptToken> tokens;  // never empty
+  std::uint32_t num_top = 0;        // what the request wants, at most the vocabulary
+  std::vector<TokenLogprob> top;    // [tokens, num_top]: best first, ties by lowest id
+  friend bool operator==(const PromptLogprobs&, const PromptLogprobs&) = default;
+};
+
+/// What execute() gives back, each list in chunk order: an entry for each chunk that samples, and
+/// for each that has rows of prompt logprobs.
 struct StepResult {
   std::vector<SampledToken> sampled;
+  std::vector<PromptLogprobs> prompts;
 };
 
 /// Why a sequence ended.

@@ -54,13 +54,11 @@ HashChain KvCacheManager::new_hash_chain(std::uint64_t cache_salt) const {
 }
 
 void KvCacheManager::admit(SequenceId id, const HashedTokens& tokens, std::uint32_t cached_tokens) {
-  const auto [position, inserted] = tables_.try_emplace(id);
-  KVASIR_CHECK(inserted, "sequence " << value_of(id) << " is admitted already");
   KVASIR_CHECK(cached_tokens % options_.geometry.block_tokens == 0, cached_tokens << " tokens");
   const std::uint32_t num_cached = cached_tokens / options_.geometry.block_tokens;
   KVASIR_CHECK(num_cached <= matchable_blocks(tokens), num_cached << " blocks are the whole list");
 
-  Table& opened = position->second;
+  Table& opened = open(id);
   opened.blocks.reserve(options_.geometry.blocks_for(tokens.tokens.size()));
   std::optional<BlockId> parent;
   for (std::uint32_t i = 0; i < num_cached; ++i) {
@@ -71,6 +69,36 @@ void KvCacheManager::admit(SequenceId id, const HashedTokens& tokens, std::uint3
     parent = block;
   }
   opened.num_published = num_cached;
+  opened.num_computed_tokens = cached_tokens;
+}
+
+void KvCacheManager::fork(SequenceId id, SequenceId source, std::uint32_t num_tokens) {
+  Table& forked = open(id);
+  const Table& shared = table(source);
+  KVASIR_CHECK(num_tokens >= 1);
+  KVASIR_CHECK(num_tokens <= shared.num_computed_tokens,
+               num_tokens << " tokens of sequence " << value_of(source) << ", which has computed "
+                          << shared.num_computed_tokens);
+  const std::uint32_t num_full = num_tokens / options_.geometry.block_tokens;
+  for (std::uint32_t i = 0; i < num_full; ++i) {
+    pool_.reference(shared.blocks[i]);
+    forked.blocks.push_back(shared.blocks[i]);
+  }
+  forked.num_published = std::min(num_full, shared.num_published);
+  // Where a collision has cut the source's chain, this one's is cut too.
+  forked.may_publish = forked.num_published == num_full;
+  forked.num_computed_tokens = num_tokens;
+}
+
+std::optional<BlockCopy> KvCacheManager::partial_copy(SequenceId id, SequenceId source) const {
+  const Table& forked = table(id);
+  const std::uint32_t index = forked.num_computed_tokens / options_.geometry.block_tokens;
+  const std::uint32_t num_tokens = forked.num_computed_tokens % options_.geometry.block_tokens;
+  if (num_tokens == 0) return std::nullopt;
+  const Table& copied = table(source);
+  KVASIR_CHECK(index < forked.blocks.size(), "sequence " << value_of(id) << " has not grown");
+  KVASIR_CHECK(forked.num_computed_tokens <= copied.num_computed_tokens);
+  return BlockCopy{copied.blocks[index], forked.blocks[index], num_tokens};
 }
 
 void KvCacheManager::grow(SequenceId id, std::uint32_t num_new_blocks) {
@@ -94,6 +122,9 @@ void KvCacheManager::commit(SequenceId id, const HashedTokens& tokens,
                num_computed_tokens << " of " << tokens.tokens.size() << " known tokens");
   KVASIR_CHECK(options_.geometry.blocks_for(num_computed_tokens) <= committed.blocks.size(),
                num_computed_tokens << " tokens in " << committed.blocks.size() << " blocks");
+  KVASIR_CHECK(num_computed_tokens >= committed.num_computed_tokens,
+               num_computed_tokens << " after " << committed.num_computed_tokens);
+  committed.num_computed_tokens = num_computed_tokens;
   if (!options_.prefix_cache_enabled) return;
   publish(committed, tokens, num_computed_tokens / options_.geometry.block_tokens);
 }
@@ -126,6 +157,7 @@ void KvCacheManager::truncate(SequenceId id, std::uint32_t num_tokens) {
     release(cut.blocks.back());
     cut.blocks.pop_back();
   }
+  cut.num_computed_tokens = std::min(cut.num_computed_tokens, num_tokens);
 }
 
 void KvCacheManager::evict(SequenceId id) {
@@ -139,7 +171,24 @@ std::span<const BlockId> KvCacheManager::block_table(SequenceId id) const {
   return table(id).blocks;
 }
 
+void KvCacheManager::check_may_write(SequenceId id, std::uint32_t num_tokens) const {
+  const Table& written = table(id);
+  const std::uint32_t end = written.num_computed_tokens + num_tokens;
+  const std::uint64_t end_block = options_.geometry.blocks_for(end);
+  KVASIR_CHECK(end_block <= written.blocks.size(),
+               end << " tokens in " << written.blocks.size() << " blocks");
+  for (std::uint64_t i = written.num_computed_tokens / options_.geometry.block_tokens;
+       i < end_block; ++i) {
+    const BlockId block = written.blocks[i];
+    KVASIR_CHECK(pool_.references(block) == 1,
+                 "block " << value_of(block) << " of sequence " << value_of(id) << " is shared");
+    KVASIR_CHECK(!is_published(block),
+                 "block " << value_of(block) << " of sequence " << value_of(id) << " is published");
+  }
+}
+
 void KvCacheManager::check_integrity() const {
+  check_sharing();
   std::vector<std::uint32_t> held(num_blocks(), 0);
   for (const auto& [id, checked] : tables_) {
     KVASIR_CHECK(checked.num_published <= checked.blocks.size());
@@ -174,6 +223,37 @@ void KvCacheManager::check_integrity() const {
                num_live << " live, " << num_free_blocks() << " free of " << num_blocks());
   KVASIR_CHECK(num_cached == num_cached_, num_cached << " cached, counted " << num_cached_);
   KVASIR_CHECK(num_published == cache_.size());
+}
+
+/// A block in several tables is at the same place in each, after the same blocks, and nothing in it
+/// is still to be computed.
+void KvCacheManager::check_sharing() const {
+  struct Place {
+    std::uint64_t index = 0;
+    std::optional<BlockId> before;
+  };
+  std::vector<std::optional<Place>> places(num_blocks());
+  for (const auto& [id, checked] : tables_) {
+    for (std::uint64_t i = 0; i < checked.blocks.size(); ++i) {
+      const BlockId block = checked.blocks[i];
+      if (references(block) < 2) continue;
+      const std::optional<BlockId> before =
+          i == 0 ? std::nullopt : std::optional(checked.blocks[i - 1]);
+      KVASIR_CHECK((i + 1) * options_.geometry.block_tokens <= checked.num_computed_tokens,
+                   "block " << i << " of sequence " << value_of(id) << " is shared and not full");
+      std::optional<Place>& place = places[value_of(block)];
+      if (!place) place = Place{i, before};
+      KVASIR_CHECK(
+          place->index == i && place->before == before,
+          "block " << value_of(block) << " follows other blocks in sequence " << value_of(id));
+    }
+  }
+}
+
+KvCacheManager::Table& KvCacheManager::open(SequenceId id) {
+  const auto [position, inserted] = tables_.try_emplace(id);
+  KVASIR_CHECK(inserted, "sequence " << value_of(id) << " is admitted already");
+  return position->second;
 }
 
 const KvCacheManager::Table& KvCacheManager::table(SequenceId id) const {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "core/ids.h"
+#include "core/step_plan.h"
 #include "kvcache/block_hash.h"
 #include "kvcache/block_pool.h"
 #include "kvcache/kv_geometry.h"
@@ -11,6 +12,7 @@
 #include "kvcache/prefix_cache.h"
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <unordered_map>
 #include <vector>
@@ -25,8 +27,9 @@ struct KvCacheOptions {
   BlockHashFn hash = &hash_block;  // another one only in tests
 };
 
-/// Calls of one step come in this order: evict, admit, grow, (execute,) commit. A failed
-/// requirement is our own bug and aborts.
+/// Calls of one step come in this order: evict, admit and fork, grow, (copy, execute,) commit. A
+/// failed requirement is our own bug and aborts. A block that several tables hold is full and
+/// computed, and is never written again.
 class KvCacheManager final : public KvView {
  public:
   explicit KvCacheManager(const KvCacheOptions& options);
@@ -48,6 +51,15 @@ class KvCacheManager final : public KvView {
   /// them. Requires: the id has no table; cached_tokens is at most what match_prefix says, in whole
   /// blocks.
   void admit(SequenceId id, const HashedTokens& tokens, std::uint32_t cached_tokens);
+  /// Opens a table that shares the full blocks of the first `num_tokens` tokens with the one of
+  /// `source`, published or not. The slots past them are copied: grow() gives the block for them,
+  /// and partial_copy() says from where. Requires: the id has no table; `source` has computed
+  /// these tokens.
+  void fork(SequenceId id, SequenceId source, std::uint32_t num_tokens);
+  /// After fork() and grow(), before anything is computed: what must be copied to where; none when
+  /// the fork ends at a block's border. Requires: `id` is a fork of `source` and neither has
+  /// committed since.
+  [[nodiscard]] std::optional<BlockCopy> partial_copy(SequenceId id, SequenceId source) const;
   /// Appends blocks; cached ones are reclaimed when nothing else is free. Requires room: the plan
   /// counted it.
   void grow(SequenceId id, std::uint32_t num_new_blocks);
@@ -63,6 +75,9 @@ class KvCacheManager final : public KvView {
 
   /// The blocks of a sequence in order; valid until the next call that changes the manager.
   [[nodiscard]] std::span<const BlockId> block_table(SequenceId id) const;
+  /// That the slots of the next `num_tokens` tokens are the sequence's own: in blocks that no other
+  /// table holds and the prefix cache does not know.
+  void check_may_write(SequenceId id, std::uint32_t num_tokens) const;
   /// Published blocks are never written again. For checks in tests and executors.
   [[nodiscard]] bool is_published(BlockId block) const { return cache_.contains(block); }
   [[nodiscard]] std::uint32_t references(BlockId block) const { return pool_.references(block); }
@@ -71,20 +86,23 @@ class KvCacheManager final : public KvView {
   }
 
   /// Reference counts equal the tables, free + live == all, every published block's parent is
-  /// published. O(blocks).
+  /// published, and blocks are shared only full, computed and after the same prefix. O(blocks).
   void check_integrity() const;
 
  private:
   struct Table {
     std::vector<BlockId> blocks;
-    std::uint32_t num_published = 0;  // the first so many are in the prefix cache
-    bool may_publish = true;          // false once a hash collision has cut the chain
+    std::uint32_t num_computed_tokens = 0;  // their slots are not written again
+    std::uint32_t num_published = 0;        // the first so many are in the prefix cache
+    bool may_publish = true;                // false once a hash collision has cut the chain
   };
   [[nodiscard]] const Table& table(SequenceId id) const;
   [[nodiscard]] Table& table(SequenceId id);
   [[nodiscard]] BlockIdentity identity(const HashedTokens& tokens, std::uint32_t index,
                                        std::optional<BlockId> parent) const;
   [[nodiscard]] std::uint32_t matchable_blocks(const HashedTokens& tokens) const;
+  [[nodiscard]] Table& open(SequenceId id);
+  void check_sharing() const;
   void publish(Table& table, const HashedTokens& tokens, std::uint32_t num_full_blocks);
   void pin(BlockId block);
   void release(BlockId block);

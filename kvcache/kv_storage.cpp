@@ -5,6 +5,8 @@
 
 #include "core/check.h"
 
+#include <cstring>
+
 namespace kvasir::kvcache {
 
 KvStorage::KvStorage(const KvGeometry& geometry, std::uint32_t num_blocks)
@@ -37,6 +39,13 @@ const std::byte* KvStorage::k_tile(std::uint32_t layer, BlockId block,
 const std::byte* KvStorage::v_tile(std::uint32_t layer, BlockId block,
                                    std::uint32_t kv_head) const {
   return pages_.data() + tile_offset(Half::kV, layer, block, kv_head);
+}
+
+void KvStorage::copy_block(BlockId source, BlockId destination) {
+  KVASIR_CHECK(source != destination, "block " << value_of(source) << " onto itself");
+  KVASIR_CHECK(value_of(source) < num_blocks_, value_of(source) << " of " << num_blocks_);
+  KVASIR_CHECK(value_of(destination) < num_blocks_, value_of(destination) << " of " << num_blocks_);
+  std::memcpy(k_tile(0, destination, 0), k_tile(0, source, 0), geometry_.bytes_per_block());
 }
 
 std::size_t KvStorage::tile_offset(Half half, std::uint32_t layer, BlockId block,

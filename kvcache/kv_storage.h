@@ -37,6 +37,11 @@ class KvStorage {
   [[nodiscard]] const std::byte* v_tile(std::uint32_t layer, BlockId block,
                                         std::uint32_t kv_head) const;
 
+  /// Makes all slots of `destination` those of `source`, on all layers. Whole blocks, because a
+  /// block is one stretch of memory in every element type; slots past a sequence's tokens are never
+  /// read, whatever they hold.
+  void copy_block(BlockId source, BlockId destination);
+
  private:
   enum class Half { kK, kV };
   [[nodiscard]] std::size_t tile_offset(Half half, std::uint32_t layer, BlockId block,

@@ -5,7 +5,9 @@
 
 #include "core/ids.h"
 #include "core/request.h"
+#include "core/step_plan.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -24,9 +26,22 @@ struct BatchChunk {
   std::span<const BlockId> block_table;  // covers first_position + num_tokens tokens
   const Request* request =
       nullptr;  // sampling, stop rules (for min_tokens) and logprobs; never null
+
+  /// Whether the last row is sampled: it is that of the last known token, and the request
+  /// generates.
+  [[nodiscard]] bool samples() const {
+    return first_logits_row < num_tokens && first_position + num_tokens == tokens.size() &&
+           request->stop.max_tokens > 0;
+  }
+  /// Rows [first_logits_row, here) give logprobs of the prompt's tokens, each of the next one.
+  [[nodiscard]] std::uint32_t end_of_scored_rows() const {
+    if (!request->prompt_logprobs || num_prompt_tokens <= first_position + 1) return 0;
+    return std::min(num_tokens, num_prompt_tokens - 1 - first_position);
+  }
 };
 
 struct Batch {
+  std::vector<BlockCopy> copies;  // done before any chunk is computed
   std::vector<BatchChunk> chunks;
   std::uint32_t num_tokens = 0;  // sum over chunks
 };

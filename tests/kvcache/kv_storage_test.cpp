@@ -6,6 +6,7 @@
 
 #include <cstring>
 #include <set>
+#include <vector>
 
 namespace kvasir::kvcache {
 namespace {
@@ -67,6 +68,43 @@ TEST_CASE("KvStorage: one block of a layer has its K heads side by side", "[kvca
         static_cast<std::ptrdiff_t>(tile));
   CHECK(storage.v_tile(1, BlockId{1}, 0) - storage.k_tile(1, BlockId{1}, 0) ==
         static_cast<std::ptrdiff_t>(2 * tile));
+}
+
+TEST_CASE("KvStorage: a copied block has the other's every tile, and its neighbours keep theirs",
+          "[kvcache]") {
+  const KvType type = GENERATE(KvType::kF32, KvType::kF16, KvType::kBf16);
+  const std::uint32_t head_dim = GENERATE(8U, 5U);  // of 5, tiles end in padding
+  const KvGeometry geometry = small(type, head_dim);
+  constexpr std::uint32_t kBlocks = 5;
+  KvStorage storage(geometry, kBlocks);
+  const std::size_t tile = geometry.tile_bytes(0);
+  // A tile's bytes say which it is.
+  const auto mark = [](std::uint32_t layer, std::uint32_t block, std::uint32_t head, bool is_v) {
+    return static_cast<int>(1 + block * 12 + layer * 4 + head * 2 + (is_v ? 1 : 0));
+  };
+  const auto each = [&](const auto& visit) {
+    for (std::uint32_t block = 0; block < kBlocks; ++block) {
+      for (std::uint32_t layer = 0; layer < 3; ++layer) {
+        for (std::uint32_t head = 0; head < 2; ++head) visit(layer, block, head);
+      }
+    }
+  };
+  each([&](std::uint32_t layer, std::uint32_t block, std::uint32_t head) {
+    std::memset(storage.k_tile(layer, BlockId{block}, head), mark(layer, block, head, false), tile);
+    std::memset(storage.v_tile(layer, BlockId{block}, head), mark(layer, block, head, true), tile);
+  });
+  storage.copy_block(BlockId{4}, BlockId{1});
+  storage.copy_block(BlockId{0}, BlockId{3});
+  each([&](std::uint32_t layer, std::uint32_t block, std::uint32_t head) {
+    const std::uint32_t origin = block == 1 ? 4 : block == 3 ? 0 : block;
+    const std::vector<std::byte> k(tile, std::byte(mark(layer, origin, head, false)));
+    const std::vector<std::byte> v(tile, std::byte(mark(layer, origin, head, true)));
+    CHECK(std::memcmp(storage.k_tile(layer, BlockId{block}, head), k.data(), tile) == 0);
+    CHECK(std::memcmp(storage.v_tile(layer, BlockId{block}, head), v.data(), tile) == 0);
+  });
+  CHECK(testing::aborts([&] { storage.copy_block(BlockId{1}, BlockId{1}); }));
+  CHECK(testing::aborts([&] { storage.copy_block(BlockId{5}, BlockId{1}); }));
+  CHECK(testing::aborts([&] { storage.copy_block(BlockId{1}, BlockId{5}); }));
 }
 
 TEST_CASE("KvStorage: several layer groups are refused until they are built", "[kvcache]") {
