@@ -2,6 +2,7 @@
 
 #include "core/check.h"
 #include "core/rng.h"
+#include "server/generation_record.h"
 #include "server/running_generation.h"
 #include "server/shown_value.h"
 #include "server/utf8.h"
@@ -12,7 +13,9 @@
 #include <chrono>
 #include <ctime>
 #include <iterator>
+#include <memory>
 #include <random>
+#include <type_traits>
 #include <utility>
 
 namespace kvasir::server {
@@ -78,6 +81,7 @@ std::vector<TokenId> sorted_union(std::vector<TokenId> a, const std::vector<Toke
 
 /// A call on its way to the engine.
 struct Call {
+  Operation operation{};
   const GenerateParams& params;
   const CallContext& context;
   std::optional<TimePoint> deadline;  // of timeout_ms
@@ -95,12 +99,25 @@ struct GenerateService::Impl {
   std::uint64_t seed_base =
       0;  // random at start: requests without a seed differ from each other and between runs
   std::atomic<std::uint64_t> seeds_drawn{0};
+  std::unique_ptr<Metrics> metrics = std::make_unique<Metrics>(model);
 
   [[nodiscard]] Result<void> check_ready() const;
   [[nodiscard]] Result<void> check_name(const std::optional<std::string>& name) const;
   [[nodiscard]] Result<void> check_bytes(std::uint64_t bytes, std::uint64_t max_tokens,
                                          const std::string& param) const;
-  [[nodiscard]] Call call_of(const GenerateParams& params, const CallContext& context) const;
+  [[nodiscard]] Result<std::shared_ptr<Generation>> complete(const CompletionFields& fields,
+                                                             WakeFunction wake,
+                                                             const CallContext& context);
+  [[nodiscard]] Result<std::shared_ptr<Generation>> chat(const ChatFields& fields,
+                                                         WakeFunction wake,
+                                                         const CallContext& context);
+  template <typename Fields>
+  void count_refusal(ErrorCode code, const Fields& fields, const CallContext& context) const;
+  [[nodiscard]] GenerationRecord record_of(const std::vector<std::vector<TokenId>>& prompts,
+                                           const std::vector<std::uint32_t>& max_tokens,
+                                           const Call& call) const;
+  [[nodiscard]] Call call_of(Operation operation, const GenerateParams& params,
+                             const CallContext& context) const;
   [[nodiscard]] Result<void> check_wanted(const Call& call) const;
   [[nodiscard]] Result<std::uint32_t> resolve_max_tokens(std::uint64_t prompt_tokens,
                                                          const GenerateParams& params,
@@ -141,59 +158,73 @@ GenerateService::~GenerateService() = default;
 Result<std::shared_ptr<Generation>> GenerateService::complete(const CompletionFields& fields,
                                                               WakeFunction wake,
                                                               const CallContext& context) {
-  constexpr std::uint64_t kDefaultMaxTokens = 16;
-  auto params = validate(fields, impl_->model.vocab_size);
-  if (!params) return tl::unexpected<Error>(params.error());
-  if (auto ok = impl_->check_name(fields.model); !ok) return tl::unexpected<Error>(ok.error());
-  if (auto ok = impl_->check_ready(); !ok) return tl::unexpected<Error>(ok.error());
-  const std::uint64_t num_sequences = std::uint64_t{params->num_choices} * fields.prompts.size();
-  if (auto ok = impl_->engine.check_room(num_sequences); !ok)
-    return tl::unexpected<Error>(ok.error());
-  const Call call = impl_->call_of(*params, context);
-  std::vector<std::vector<TokenId>> prompts;
-  std::vector<std::uint32_t> max_tokens;
-  for (std::size_t i = 0; i < fields.prompts.size(); ++i) {
-    const std::string param =
-        fields.prompts.size() == 1 ? "prompt" : "prompt[" + std::to_string(i) + "]";
-    if (auto ok = impl_->check_wanted(call); !ok) return tl::unexpected<Error>(ok.error());
-    auto prompt = impl_->encode_prompt(fields.prompts[i], params->max_tokens.value_or(1), param);
-    if (!prompt) return tl::unexpected<Error>(prompt.error());
-    auto limit = impl_->resolve_max_tokens(prompt->size(), *params, kDefaultMaxTokens, param);
-    if (!limit) return tl::unexpected<Error>(limit.error());
-    prompts.push_back(std::move(*prompt));
-    max_tokens.push_back(*limit);
-  }
-  return impl_->start(std::move(prompts), max_tokens, call, std::move(wake));
+  auto generation = impl_->complete(fields, std::move(wake), context);
+  if (!generation) impl_->count_refusal(generation.error().code, fields, context);
+  return generation;
 }
 
 Result<std::shared_ptr<Generation>> GenerateService::chat(const ChatFields& fields,
                                                           WakeFunction wake,
                                                           const CallContext& context) {
-  auto params = validate(fields, impl_->model.vocab_size);
+  auto generation = impl_->chat(fields, std::move(wake), context);
+  if (!generation) impl_->count_refusal(generation.error().code, fields, context);
+  return generation;
+}
+
+Result<std::shared_ptr<Generation>> GenerateService::Impl::complete(const CompletionFields& fields,
+                                                                    WakeFunction wake,
+                                                                    const CallContext& context) {
+  constexpr std::uint64_t kDefaultMaxTokens = 16;
+  auto params = validate(fields, model.vocab_size);
   if (!params) return tl::unexpected<Error>(params.error());
-  if (auto ok = impl_->check_name(fields.model); !ok) return tl::unexpected<Error>(ok.error());
-  if (auto ok = impl_->check_ready(); !ok) return tl::unexpected<Error>(ok.error());
-  if (auto ok = impl_->engine.check_room(params->num_choices); !ok)
+  if (auto ok = check_name(fields.model); !ok) return tl::unexpected<Error>(ok.error());
+  if (auto ok = check_ready(); !ok) return tl::unexpected<Error>(ok.error());
+  const std::uint64_t num_sequences = std::uint64_t{params->num_choices} * fields.prompts.size();
+  if (auto ok = engine.check_room(num_sequences); !ok) return tl::unexpected<Error>(ok.error());
+  const Call call = call_of(Operation::kTextCompletion, *params, context);
+  std::vector<std::vector<TokenId>> prompts;
+  std::vector<std::uint32_t> max_tokens;
+  for (std::size_t i = 0; i < fields.prompts.size(); ++i) {
+    const std::string param =
+        fields.prompts.size() == 1 ? "prompt" : "prompt[" + std::to_string(i) + "]";
+    if (auto ok = check_wanted(call); !ok) return tl::unexpected<Error>(ok.error());
+    auto prompt = encode_prompt(fields.prompts[i], params->max_tokens.value_or(1), param);
+    if (!prompt) return tl::unexpected<Error>(prompt.error());
+    auto limit = resolve_max_tokens(prompt->size(), *params, kDefaultMaxTokens, param);
+    if (!limit) return tl::unexpected<Error>(limit.error());
+    prompts.push_back(std::move(*prompt));
+    max_tokens.push_back(*limit);
+  }
+  return start(std::move(prompts), max_tokens, call, std::move(wake));
+}
+
+Result<std::shared_ptr<Generation>> GenerateService::Impl::chat(const ChatFields& fields,
+                                                                WakeFunction wake,
+                                                                const CallContext& context) {
+  auto params = validate(fields, model.vocab_size);
+  if (!params) return tl::unexpected<Error>(params.error());
+  if (auto ok = check_name(fields.model); !ok) return tl::unexpected<Error>(ok.error());
+  if (auto ok = check_ready(); !ok) return tl::unexpected<Error>(ok.error());
+  if (auto ok = engine.check_room(params->num_choices); !ok)
     return tl::unexpected<Error>(ok.error());
-  const Call call = impl_->call_of(*params, context);
-  if (auto ok = impl_->check_wanted(call); !ok) return tl::unexpected<Error>(ok.error());
-  auto segments = impl_->render(fields.messages);
+  const Call call = call_of(Operation::kChat, *params, context);
+  if (auto ok = check_wanted(call); !ok) return tl::unexpected<Error>(ok.error());
+  auto segments = render(fields.messages);
   if (!segments) return tl::unexpected<Error>(segments.error());
-  if (auto ok =
-          impl_->check_bytes(rendered_bytes(*segments), params->max_tokens.value_or(1), "messages");
+  if (auto ok = check_bytes(rendered_bytes(*segments), params->max_tokens.value_or(1), "messages");
       !ok) {
     return tl::unexpected<Error>(ok.error());
   }
-  auto prompt = impl_->encode_rendered(*segments);
+  auto prompt = encode_rendered(*segments);
   if (!prompt) return tl::unexpected<Error>(prompt.error());
-  std::uint64_t when_absent = impl_->model.context_tokens;
+  std::uint64_t when_absent = model.context_tokens;
   if (params->top_logprobs)
     when_absent = std::min(when_absent, max_tokens_with_logprobs(*params, 1));
-  auto limit = impl_->resolve_max_tokens(prompt->size(), *params, when_absent, "messages");
+  auto limit = resolve_max_tokens(prompt->size(), *params, when_absent, "messages");
   if (!limit) return tl::unexpected<Error>(limit.error());
   std::vector<std::vector<TokenId>> prompts;
   prompts.push_back(std::move(*prompt));
-  return impl_->start(std::move(prompts), {*limit}, call, std::move(wake));
+  return start(std::move(prompts), {*limit}, call, std::move(wake));
 }
 
 Result<std::vector<TokenId>> GenerateService::tokenize(const TokenizeFields& fields) const {
@@ -256,6 +287,7 @@ Result<void> GenerateService::check_model(const std::optional<std::string>& name
 
 const ModelInfo& GenerateService::model() const { return impl_->model; }
 engine::EngineStatus GenerateService::status() const { return impl_->engine.status(); }
+Metrics& GenerateService::metrics() const { return *impl_->metrics; }
 Readiness GenerateService::readiness() const { return impl_->readiness.load(); }
 void GenerateService::set_readiness(Readiness readiness) { impl_->readiness.store(readiness); }
 
@@ -265,21 +297,50 @@ bool GenerateService::alive() const {
   return !now.busy || impl_->clock.now() - now.last_progress < patience;
 }
 
-Call GenerateService::Impl::call_of(const GenerateParams& params,
+/// What never became sequences: refused, or wanted by nobody any more. The fields of the latter
+/// were valid.
+template <typename Fields>
+void GenerateService::Impl::count_refusal(ErrorCode code, const Fields& fields,
+                                          const CallContext& context) const {
+  if (code != ErrorCode::kCancelled && code != ErrorCode::kDeadlineExceeded) {
+    metrics->on_refused(code);
+    return;
+  }
+  auto sequences = static_cast<std::uint64_t>(fields.n.value_or(1));
+  if constexpr (std::is_same_v<Fields, CompletionFields>) sequences *= fields.prompts.size();
+  metrics->on_abandoned(code == ErrorCode::kCancelled ? context.gone_cause : CancelCause::kDeadline,
+                        sequences);
+}
+
+GenerationRecord GenerateService::Impl::record_of(const std::vector<std::vector<TokenId>>& prompts,
+                                                  const std::vector<std::uint32_t>& max_tokens,
+                                                  const Call& call) const {
+  std::vector<std::uint32_t> prompt_tokens;
+  std::vector<GenerationRecord::Choice> choices;
+  for (std::uint32_t p = 0; p < prompts.size(); ++p) {
+    prompt_tokens.push_back(static_cast<std::uint32_t>(prompts[p].size()));
+    choices.insert(choices.end(), call.params.num_choices,
+                   {.prompt_index = p, .max_tokens = max_tokens[p]});
+  }
+  return {*metrics, call.operation, call.context.arrival.value_or(clock.now()),
+          std::move(prompt_tokens), choices};
+}
+
+Call GenerateService::Impl::call_of(Operation operation, const GenerateParams& params,
                                     const CallContext& context) const {
-  Call call{.params = params, .context = context, .deadline = {}};
+  Call call{.operation = operation, .params = params, .context = context, .deadline = {}};
   if (params.timeout) call.deadline = context.arrival.value_or(clock.now()) + *params.timeout;
   return call;
 }
 
 /// Asked before each costly part, so that work for nobody ends early.
 Result<void> GenerateService::Impl::check_wanted(const Call& call) const {
-  if (call.context.gone != nullptr && call.context.gone->load())
-    return fail(ErrorCode::kCancelled, "the client has gone");
   if (call.deadline && clock.now() >= *call.deadline) {
     return fail(ErrorCode::kDeadlineExceeded, "timeout_ms passed before the answer was complete",
                 "timeout_ms");
   }
+  if (call.context.gone != nullptr && call.context.gone->load())
+    return fail(ErrorCode::kCancelled, "the client has gone");
   return {};
 }
 
@@ -452,13 +513,16 @@ Result<std::shared_ptr<Generation>> GenerateService::Impl::start(
       submissions.push_back(std::move(submission));
     }
   }
+  GenerationRecord record = record_of(prompts, max_tokens, call);
   auto generation = std::make_shared<RunningGeneration>(
       tokenizer, std::move(prompts), std::move(choices),
       [&target = engine](const engine::Cancel& cancel) { target.cancel(cancel); }, std::move(wake),
       call.context.keeps_answer);
+  generation->set_record(std::move(record));
   for (std::uint32_t i = 0; i < submissions.size(); ++i) submissions[i].sink = generation->sink(i);
   if (auto ok = engine.submit(std::move(submissions)); !ok)
     return tl::unexpected<Error>(ok.error());
+  metrics->on_started(static_cast<std::uint32_t>(params.num_choices));
   return generation;
 }
 

@@ -8,6 +8,7 @@
 #include "engine/engine.h"
 #include "kvcache/kv_geometry.h"
 #include "server/generation.h"
+#include "server/metrics.h"
 #include "server/request_fields.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
@@ -43,6 +44,7 @@ struct ModelInfo {
 struct CallContext {
   std::optional<TimePoint> arrival;         // timeout_ms runs from here; absent: from the call
   const std::atomic<bool>* gone = nullptr;  // true once nobody waits any more; outlives the call
+  CancelCause gone_cause = CancelCause::kClientGone;  // what `gone` means at this door
   std::uint64_t tenant = 0;   // of the API key (api_keys.h), part of the prefix cache's key
   bool keeps_answer = false;  // the door polls whatever its client does: the answer is sent at once
 };
@@ -73,6 +75,8 @@ class GenerateService {
 
   [[nodiscard]] const ModelInfo& model() const;
   [[nodiscard]] engine::EngineStatus status() const;
+  /// What both doors count.
+  [[nodiscard]] Metrics& metrics() const;
   [[nodiscard]] Readiness readiness() const;
   void set_readiness(Readiness readiness);
   /// The engine loop makes progress (or is idle).

@@ -49,6 +49,9 @@ class EventQueue {
   EventQueue(WakeFunction wake, std::size_t num_choices, std::size_t max_bytes)
       : wake_(std::move(wake)), max_bytes_(max_bytes), bytes_(num_choices, 0) {}
 
+  /// The poller's, up to close().
+  [[nodiscard]] GenerationRecord& record() { return record_; }
+
   /// False when the choice is over its bound; the event is then dropped.
   bool push_token(std::uint32_t choice_index, engine::TokenEvent event) {
     const std::size_t bytes = queued_bytes(event);
@@ -67,7 +70,10 @@ class EventQueue {
   void push_finish(std::uint32_t choice_index, engine::FinishEvent event) {
     {
       const std::lock_guard lock(mutex_);
-      if (closed_) return;
+      if (closed_) {
+        record_.finished(choice_index, event);
+        return;
+      }
       events_.push_back({choice_index, std::move(event)});
       if (!std::exchange(wake_wanted_, false)) return;
     }
@@ -82,11 +88,16 @@ class EventQueue {
     return std::exchange(events_, {});
   }
 
-  /// No event is kept and nobody is woken from here on. Waits for a wake that is running.
+  /// No event is kept and nobody is woken from here on; of what comes unread the record learns
+  /// the ends only. Waits for a wake that is running.
   void close() {
     const std::lock_guard wake_lock(wake_mutex_);
     const std::lock_guard lock(mutex_);
     closed_ = true;
+    for (const QueuedEvent& queued : events_) {
+      const auto* finish = std::get_if<engine::FinishEvent>(&queued.event);
+      if (finish != nullptr) record_.finished(queued.choice_index, *finish);
+    }
     events_.clear();
     wake_ = nullptr;
   }
@@ -101,6 +112,7 @@ class EventQueue {
   std::mutex wake_mutex_;  // held while wake_ runs; taken before mutex_
   WakeFunction wake_;
   std::vector<QueuedEvent> events_;
+  GenerationRecord record_;         // the poller's until closed_, then guarded by mutex_
   const std::size_t max_bytes_;     // of one choice
   std::vector<std::size_t> bytes_;  // [num_choices]: of its token events
   bool wake_wanted_ = true;
@@ -152,6 +164,10 @@ RunningGeneration::~RunningGeneration() {
   cancel(CancelCause::kClientGone);
 }
 
+void RunningGeneration::set_record(GenerationRecord record) {
+  queue_->record() = std::move(record);
+}
+
 std::shared_ptr<engine::TokenSink> RunningGeneration::sink(std::uint32_t choice_index) const {
   return std::make_shared<ChoiceSink>(queue_, choice_index);
 }
@@ -159,12 +175,11 @@ std::shared_ptr<engine::TokenSink> RunningGeneration::sink(std::uint32_t choice_
 std::vector<ChoiceDelta> RunningGeneration::poll() {
   std::vector<bool> touched(choices_.size(), false);
   for (QueuedEvent& queued : queue_->take()) {
-    ChoiceState& choice = choices_[queued.choice_index];
     touched[queued.choice_index] = true;
     if (const auto* token = std::get_if<engine::TokenEvent>(&queued.event)) {
-      absorb_token(choice, *token);
+      absorb_token(queued.choice_index, *token);
     } else {
-      absorb_finish(choice, std::get<engine::FinishEvent>(queued.event));
+      absorb_finish(queued.choice_index, std::get<engine::FinishEvent>(queued.event));
     }
   }
   std::vector<ChoiceDelta> deltas;
@@ -178,8 +193,14 @@ std::vector<ChoiceDelta> RunningGeneration::poll() {
   return deltas;
 }
 
-void RunningGeneration::absorb_token(ChoiceState& choice, const engine::TokenEvent& event) {
-  if (!choice.assembler.push(event)) return;
+void RunningGeneration::absorb_token(std::uint32_t choice_index, const engine::TokenEvent& event) {
+  ChoiceState& choice = choices_[choice_index];
+  const std::uint32_t counted_before = choice.assembler.counted_tokens();
+  const bool stops = choice.assembler.push(event);
+  if (choice.assembler.counted_tokens() > counted_before)
+    queue_->record().token(choice_index, event.at);
+  if (!stops) return;
+  queue_->record().stopped(choice_index);
   cancel_({.id = choice.sequence,
            .cause = CancelCause::kStopString,
            .counted_tokens = choice.assembler.counted_tokens()});
@@ -187,7 +208,10 @@ void RunningGeneration::absorb_token(ChoiceState& choice, const engine::TokenEve
 
 // The finish of a choice that a stop string ended goes out with the engine's finish and not before:
 // its blocks are home by then, and the usage is complete.
-void RunningGeneration::absorb_finish(ChoiceState& choice, const engine::FinishEvent& event) {
+void RunningGeneration::absorb_finish(std::uint32_t choice_index,
+                                      const engine::FinishEvent& event) {
+  queue_->record().finished(choice_index, event);
+  ChoiceState& choice = choices_[choice_index];
   choice.finished = true;
   --unfinished_;
   choice.cached_tokens = event.usage.cached_tokens;

@@ -6,6 +6,7 @@
 #include "core/clock.h"
 #include "engine/events.h"
 #include "server/generation.h"
+#include "server/generation_record.h"
 #include "server/stream_assembler.h"
 
 #include <cstdint>
@@ -47,6 +48,8 @@ class RunningGeneration final : public Generation {
   RunningGeneration(const RunningGeneration&) = delete;
   RunningGeneration& operator=(const RunningGeneration&) = delete;
 
+  /// From here on the record is told of every event. Before the first sink is given out.
+  void set_record(GenerationRecord record);
   /// The sink of one choice, to go with its Submit.
   [[nodiscard]] std::shared_ptr<engine::TokenSink> sink(std::uint32_t choice_index) const;
 
@@ -68,8 +71,8 @@ class RunningGeneration final : public Generation {
     std::uint32_t cached_tokens = 0;
     std::optional<Error> error;
   };
-  void absorb_token(ChoiceState& choice, const engine::TokenEvent& event);
-  void absorb_finish(ChoiceState& choice, const engine::FinishEvent& event);
+  void absorb_token(std::uint32_t choice_index, const engine::TokenEvent& event);
+  void absorb_finish(std::uint32_t choice_index, const engine::FinishEvent& event);
 
   std::vector<std::vector<TokenId>> prompts_;
   std::vector<ChoiceState> choices_;

@@ -41,10 +41,10 @@ CallContext call_context(const PostRequest& request, bool stream) {
 }
 
 PostOutcome complete(const json& body, const PostRequest& request, GenerateService& service,
-                     HttpMetrics& metrics, WakeFunction wake) {
+                     WakeFunction wake) {
   auto read = read_completion(body);
   if (!read) return error_response(read.error());
-  metrics.count_ignored_fields(read->ignored_fields);
+  service.metrics().count_ignored_fields(read->ignored_fields);
   auto generation =
       service.complete(read->fields, std::move(wake), call_context(request, read->fields.stream));
   return started(
@@ -55,10 +55,10 @@ PostOutcome complete(const json& body, const PostRequest& request, GenerateServi
 }
 
 PostOutcome chat(const json& body, const PostRequest& request, GenerateService& service,
-                 HttpMetrics& metrics, WakeFunction wake) {
+                 WakeFunction wake) {
   auto read = read_chat(body);
   if (!read) return error_response(read.error());
-  metrics.count_ignored_fields(read->ignored_fields);
+  service.metrics().count_ignored_fields(read->ignored_fields);
   auto generation =
       service.chat(read->fields, std::move(wake), call_context(request, read->fields.stream));
   return started(std::move(generation),
@@ -67,10 +67,10 @@ PostOutcome chat(const json& body, const PostRequest& request, GenerateService& 
                  read->fields.stream);
 }
 
-Response tokenize(const json& body, const GenerateService& service, HttpMetrics& metrics) {
+Response tokenize(const json& body, const GenerateService& service) {
   auto read = read_tokenize(body);
   if (!read) return error_response(read.error());
-  metrics.count_ignored_fields(read->ignored_fields);
+  service.metrics().count_ignored_fields(read->ignored_fields);
   auto tokens = service.tokenize(read->fields);
   if (!tokens) return error_response(tokens.error());
   JsonWriter out;
@@ -81,10 +81,10 @@ Response tokenize(const json& body, const GenerateService& service, HttpMetrics&
   return {.body = out.take(), .extra_fields = {}, .outcome = {}};
 }
 
-Response detokenize(const json& body, const GenerateService& service, HttpMetrics& metrics) {
+Response detokenize(const json& body, const GenerateService& service) {
   auto read = read_detokenize(body);
   if (!read) return error_response(read.error());
-  metrics.count_ignored_fields(read->ignored_fields);
+  service.metrics().count_ignored_fields(read->ignored_fields);
   auto text = service.detokenize(read->fields);
   if (!text) return error_response(text.error());
   JsonWriter out;
@@ -92,33 +92,31 @@ Response detokenize(const json& body, const GenerateService& service, HttpMetric
   return {.body = out.take(), .extra_fields = {}, .outcome = {}};
 }
 
-PostOutcome handle(const PostRequest& request, GenerateService& service, HttpMetrics& metrics,
-                   WakeFunction wake) {
+PostOutcome handle(const PostRequest& request, GenerateService& service, WakeFunction wake) {
   auto body = read_json(request.body.text);
   if (!body) return error_response(body.error());
   if (request.gone != nullptr && request.gone->load())
     return error_response({ErrorCode::kCancelled, "the client has gone", {}});
   switch (request.route) {
     case RouteId::kCompletions:
-      return complete(*body, request, service, metrics, std::move(wake));
+      return complete(*body, request, service, std::move(wake));
     case RouteId::kChat:
-      return chat(*body, request, service, metrics, std::move(wake));
+      return chat(*body, request, service, std::move(wake));
     case RouteId::kTokenize:
-      return tokenize(*body, service, metrics);
+      return tokenize(*body, service);
     default:
       break;
   }
   KVASIR_CHECK(request.route == RouteId::kDetokenize,
                "not a POST route: " << static_cast<int>(request.route));
-  return detokenize(*body, service, metrics);
+  return detokenize(*body, service);
 }
 
 }  // namespace
 
-PostOutcome handle_post(const PostRequest& request, GenerateService& service, HttpMetrics& metrics,
-                        WakeFunction wake) {
+PostOutcome handle_post(const PostRequest& request, GenerateService& service, WakeFunction wake) {
   try {
-    return handle(request, service, metrics, std::move(wake));
+    return handle(request, service, std::move(wake));
   } catch (const std::exception&
                failure) {  // memory at its end, or a library's own bug: this request alone fails
     spdlog::error("a request failed: {}", failure.what());

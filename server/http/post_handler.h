@@ -3,7 +3,6 @@
 #pragma once
 
 #include "server/generate_service.h"
-#include "server/http/metrics.h"
 #include "server/http/openai_answer.h"
 #include "server/http/request_reader.h"
 #include "server/http/response.h"
@@ -35,6 +34,6 @@ struct PostRequest {
 
 /// Never throws; what is wrong with the body comes back as an error response.
 [[nodiscard]] PostOutcome handle_post(const PostRequest& request, GenerateService& service,
-                                      HttpMetrics& metrics, WakeFunction wake);
+                                      WakeFunction wake);
 
 }  // namespace kvasir::server

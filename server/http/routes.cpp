@@ -2,6 +2,7 @@
 
 #include "core/check.h"
 #include "server/http/json_writer.h"
+#include "server/http/kv_status.h"
 #include "server/shown_value.h"
 #include "server/utf8.h"
 
@@ -116,6 +117,15 @@ Response ready(const GenerateService& service, std::string body) {
   return error_response({ErrorCode::kDraining, "the server is shutting down", {}});
 }
 
+std::string metrics_body(const GenerateService& service, const HttpOptions& options,
+                         std::uint32_t open_connections) {
+  return service.metrics().text({.engine = service.status(),
+                                 .http_connections = open_connections,
+                                 .version = options.version,
+                                 .commit = options.commit,
+                                 .build = options.build});
+}
+
 std::string version_body(const HttpOptions& options) {
   JsonWriter json;
   json.begin_object().member("version", options.version).member("commit", options.commit);
@@ -144,8 +154,7 @@ Result<RouteMatch> match_route(std::string_view target) {
 }
 
 Response answer_get(const RouteMatch& match, const GenerateService& service,
-                    const HttpOptions& options, const HttpMetrics& metrics,
-                    std::uint32_t open_connections) {
+                    const HttpOptions& options, std::uint32_t open_connections) {
   switch (match.route.id) {
     case RouteId::kModels:
       return {.body = models_body(service.model()), .extra_fields = {}, .outcome = {}};
@@ -166,7 +175,7 @@ Response answer_get(const RouteMatch& match, const GenerateService& service,
       return {.body = version_body(options), .extra_fields = {}, .outcome = {}};
     case RouteId::kMetrics:
       return {.content_type = "text/plain; version=0.0.4; charset=utf-8",
-              .body = metrics.text(service, open_connections),
+              .body = metrics_body(service, options, open_connections),
               .extra_fields = {},
               .outcome = {}};
     case RouteId::kKvStatus:

@@ -5,7 +5,6 @@
 #include "core/result.h"
 #include "server/generate_service.h"
 #include "server/http/http_server.h"
-#include "server/http/metrics.h"
 #include "server/http/response.h"
 
 #include <cstdint>
@@ -47,7 +46,6 @@ struct RouteMatch {
 
 /// The answer of a GET route.
 [[nodiscard]] Response answer_get(const RouteMatch& match, const GenerateService& service,
-                                  const HttpOptions& options, const HttpMetrics& metrics,
-                                  std::uint32_t open_connections);
+                                  const HttpOptions& options, std::uint32_t open_connections);
 
 }  // namespace kvasir::server

@@ -252,8 +252,7 @@ void HttpSession::dispatch() {
     return respond(std::move(response));
   }
   if (match->route.is_post) return dispatch_post(*match);
-  respond(answer_get(*match, shared_.service, shared_.options, shared_.metrics,
-                     shared_.num_sessions.load()));
+  respond(answer_get(*match, shared_.service, shared_.options, shared_.num_sessions.load()));
 }
 
 void HttpSession::dispatch_post(const RouteMatch& match) {
@@ -285,7 +284,7 @@ void HttpSession::dispatch_post(const RouteMatch& match) {
                             wake = std::move(wake)]() mutable {
     if (self->gone_.load()) return;  // its client left while it waited
     auto outcome = std::make_shared<PostOutcome>(
-        handle_post(*request, self->shared_.service, self->shared_.metrics, std::move(wake)));
+        handle_post(*request, self->shared_.service, std::move(wake)));
     request.reset();
     const auto executor = self->socket_.get_executor();
     asio::post(executor, [self = std::move(self), outcome = std::move(outcome)] {
@@ -491,7 +490,7 @@ void HttpSession::finish_request() {
 void HttpSession::record_request() {
   if (!std::exchange(current_.active, false)) return;
   shared_.live_requests.fetch_sub(1);
-  shared_.metrics.count_request(current_.route, current_.method, current_.status);
+  shared_.service.metrics().count_http_request(current_.route, current_.method, current_.status);
   std::string request = "http request id=" + current_.id + " method=";
   request.append(current_.method).append(" route=").append(current_.route);
   log_request(request, {.status = std::to_string(current_.status),

@@ -7,7 +7,6 @@
 
 #include "core/clock.h"
 #include "server/http/http_server.h"
-#include "server/http/metrics.h"
 #include "server/http/post_handler.h"
 #include "server/http/request_reader.h"
 #include "server/http/response.h"
@@ -46,7 +45,6 @@ struct HttpShared {
   const HttpOptions options;
   GenerateService& service;
   SteadyClock clock;
-  HttpMetrics metrics;
   std::atomic<std::uint32_t> live_requests{0};
   std::uint64_t id_base = 0;  // random at start
   std::atomic<std::uint64_t> ids_made{0};

@@ -388,7 +388,7 @@ TEST_CASE("HttpServer: models, health, version, metrics and status", "[server]")
   CHECK(metrics.body.find("kvasir_ignored_fields_total 1\n") != std::string::npos);
   CHECK(
       metrics.body.find(
-          R"(kvasir_requests_total{model_name="tiny/model",engine="0",finish_reason="length",cause=""} 1)") !=
+          R"(kvasir_requests_total{engine="0",model_name="tiny/model",cause="",finish_reason="length"} 1)") !=
       std::string::npos);
   CHECK(metrics.body.find(
             R"(http_requests_total{handler="/v1/models/{id}",method="GET",status="2xx"} 3)") !=

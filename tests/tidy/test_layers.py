@@ -12,6 +12,7 @@ LIBRARIES = {
     "grpcpp/": ("server/grpc/",),
     "CLI/": ("config/", "cli/"),
     "toml++/": ("config/",),
+    "prometheus/": ("server/metrics",),
     "spdlog/": ("server/", "cli/"),
     "immintrin.h": ("runtime/kernels/", "runtime/worker_team.cpp"),  # the latter for its pause
     "cblas.h": ("runtime/kernels/",),
