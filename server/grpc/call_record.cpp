@@ -43,6 +43,8 @@ void set_failed(CallRecord& record, ErrorCode code) {
 }
 
 void log_call(const CallRecord& record) {
+  if (record.metrics != nullptr)
+    record.metrics->count_grpc_call(record.method, status_name(record.status));
   std::string request = "grpc request id=" + record.id + " method=";
   request += record.method;
   log_request(request, {.status = status_name(record.status),

@@ -56,7 +56,10 @@ void GenerateCall::prepare(const StartFunction& start) {
     }
   }
   CallStart call{.remaining_ms = remaining_ms(),
-                 .context = {.arrival = record_.began, .gone = &gone_, .keeps_answer = false},
+                 .context = {.arrival = record_.began,
+                             .gone = &gone_,
+                             .gone_cause = CancelCause::kGrpcCancel,
+                             .keeps_answer = false},
                  .wake = [weak = weak_from_this()] {  // may outlive the call: the engine's thread
                    if (const std::shared_ptr<GenerateCall> self = weak.lock()) self->post_pump();
                  }};

@@ -77,7 +77,7 @@ struct GrpcServer::Impl {
   std::shared_ptr<CallWorkers> workers = std::make_shared<CallWorkers>();
   std::shared_ptr<CallLimits> limits;
   std::unique_ptr<grpc::Service> inference;
-  HealthService health;
+  HealthService health{service.metrics()};
   std::unique_ptr<grpc::Server> server;  // destroyed first: it refers to the services
   int port = 0;
 };
@@ -94,6 +94,7 @@ GrpcServer::GrpcServer(const GrpcOptions& options, GenerateService& service)
   // counted when the client already begins the next one.
   const std::uint32_t streams = options.max_concurrent_streams;
   impl_->limits = std::make_shared<CallLimits>(CallBounds{streams + (streams / 4), kMaxLiveCalls});
+  service.metrics().set_grpc_calls([limits = impl_->limits] { return limits->live(); });
   impl_->inference = make_inference_service(service, impl_->workers, impl_->limits);
   publish_readiness();
 

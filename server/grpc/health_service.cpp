@@ -103,7 +103,7 @@ void HealthService::shut_down() {
 grpc::ServerUnaryReactor* HealthService::Check(grpc::CallbackServerContext* context,
                                                const HealthCheckRequest* request,
                                                HealthCheckResponse* response) {
-  CallRecord record{.method = "Health/Check"};
+  CallRecord record{.method = "Health/Check", .metrics = &metrics_};
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   if (!is_known(request->service())) {
     record.status = grpc::StatusCode::NOT_FOUND;
@@ -121,7 +121,7 @@ grpc::ServerUnaryReactor* HealthService::Check(grpc::CallbackServerContext* cont
 
 grpc::ServerWriteReactor<HealthCheckResponse>* HealthService::Watch(
     grpc::CallbackServerContext* context, const HealthCheckRequest* request) {
-  CallRecord record{.method = "Health/Watch"};
+  CallRecord record{.method = "Health/Watch", .metrics = &metrics_};
   Result<std::unique_ptr<CallLimits::Ticket>> ticket = limits_->enter(context->peer());
   if (!ticket) {
     log_call(std::move(record), tl::unexpected(ticket.error()));

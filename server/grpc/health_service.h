@@ -3,6 +3,7 @@
 
 #include "grpc/health/v1/health.grpc.pb.h"
 #include "server/grpc/call_limits.h"
+#include "server/metrics.h"
 
 #include <grpcpp/grpcpp.h>
 
@@ -18,6 +19,9 @@ inline constexpr CallBounds kWatchBounds{.per_connection = 16, .in_all = 256};
 
 class HealthService final : public grpc::health::v1::Health::CallbackService {
  public:
+  /// `metrics` counts the calls and outlives the service.
+  explicit HealthService(Metrics& metrics) : metrics_(metrics) {}
+
   /// Tells all watchers when it changed. Any thread.
   void set_serving(bool serving);
   /// Ends the watches with a status; later ones end at once.
@@ -33,6 +37,7 @@ class HealthService final : public grpc::health::v1::Health::CallbackService {
  private:
   class Watcher;
 
+  Metrics& metrics_;
   const std::shared_ptr<CallLimits> limits_ = std::make_shared<CallLimits>(kWatchBounds);
   std::mutex mutex_;  // guards what follows, and the watchers' state
   bool serving_ = false;

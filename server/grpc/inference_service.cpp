@@ -130,7 +130,7 @@ class InferenceService final : public RawInference {
   // These two look at ready facts only, so they answer at once, however much there is to tokenise.
   ServerUnaryReactor* ListModels(CallbackServerContext* context, const ByteBuffer* request,
                                  ByteBuffer* out) override {
-    CallRecord record{.method = "ListModels"};
+    CallRecord record{.method = "ListModels", .metrics = &service_.metrics()};
     v1::ListModelsRequest message;
     const Result<void> parsed = parse_message(*request, message);
     if (parsed) *out = serialize_message(models_message(service_.model()));
@@ -138,7 +138,7 @@ class InferenceService final : public RawInference {
   }
   ServerUnaryReactor* GetStatus(CallbackServerContext* context, const ByteBuffer* request,
                                 ByteBuffer* out) override {
-    CallRecord record{.method = "GetStatus"};
+    CallRecord record{.method = "GetStatus", .metrics = &service_.metrics()};
     v1::GetStatusRequest message;
     const Result<void> parsed = parse_message(*request, message);
     if (parsed) *out = serialize_message(status_message(service_));
@@ -183,7 +183,7 @@ class InferenceService final : public RawInference {
   ServerUnaryReactor* unary(CallbackServerContext& context, std::string_view method,
                             StartFunction start, const char* id_prefix, ByteBuffer& out) {
     const AnswerHead head = answer_head(id_prefix);
-    CallRecord record{.method = method, .id = head.id};
+    CallRecord record{.method = method, .metrics = &service_.metrics(), .id = head.id};
     Result<std::unique_ptr<CallLimits::Ticket>> ticket = limits_->enter(context.peer());
     if (!ticket) return answered(context, std::move(record), tl::unexpected(ticket.error()));
     const auto call = std::make_shared<UnaryGenerateCall<Response>>(
@@ -196,7 +196,7 @@ class InferenceService final : public RawInference {
   StreamReactor* stream(CallbackServerContext& context, std::string_view method,
                         StartFunction start, const char* id_prefix) {
     AnswerHead head = answer_head(id_prefix);
-    CallRecord record{.method = method, .id = head.id};
+    CallRecord record{.method = method, .metrics = &service_.metrics(), .id = head.id};
     Result<std::unique_ptr<CallLimits::Ticket>> ticket = limits_->enter(context.peer());
     if (!ticket) {
       log_call(std::move(record), tl::unexpected(ticket.error()));
@@ -211,7 +211,7 @@ class InferenceService final : public RawInference {
   template <typename Function>
   ServerUnaryReactor* prepared(CallbackServerContext& context, std::string_view method,
                                Function function) {
-    CallRecord record{.method = method};
+    CallRecord record{.method = method, .metrics = &service_.metrics()};
     Result<std::unique_ptr<CallLimits::Ticket>> ticket = limits_->enter(context.peer());
     if (!ticket) return answered(context, std::move(record), tl::unexpected(ticket.error()));
     const auto call =
