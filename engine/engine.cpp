@@ -159,17 +159,24 @@ struct Engine::Impl {
     }
     count_step_tokens(plan);
     scheduler::StepEvents events = scheduler::absorb(plan, std::move(*result), state, kv, ended);
+    for (PromptLogprobs& scores : events.prompts) {
+      outgoing_prompts.push_back({scores.sequence, sink_of(scores.sequence), std::move(scores)});
+    }
     for (SampledToken& sampled : events.tokens) {
-      const auto sink = sinks.find(sampled.sequence);
-      KVASIR_CHECK(sink != sinks.end(), "no sink for sequence " << value_of(sampled.sequence));
       outgoing_tokens.push_back(
-          {sampled.sequence, sink->second,
+          {sampled.sequence, sink_of(sampled.sequence),
            TokenEvent{.token = sampled.token,
                       .logprob = sampled.logprob,
                       .top = std::move(sampled.top),
                       .at = ended}});
     }
     for (scheduler::Finish& finish : events.finishes) finish_sequence(std::move(finish), ended);
+  }
+
+  [[nodiscard]] const std::shared_ptr<TokenSink>& sink_of(SequenceId id) const {
+    const auto sink = sinks.find(id);
+    KVASIR_CHECK(sink != sinks.end(), "no sink for sequence " << value_of(id));
+    return sink->second;
   }
 
   void count_step_tokens(const StepPlan& plan) {
@@ -182,6 +189,10 @@ struct Engine::Impl {
   /// After publish(): whoever has seen its last event finds the status, blocks included, up to
   /// date.
   void deliver() {
+    for (Outgoing<PromptLogprobs>& out : outgoing_prompts) {
+      out.sink->on_prompt_logprobs(std::move(out.event));
+    }
+    outgoing_prompts.clear();
     for (Outgoing<TokenEvent>& out : outgoing_tokens) {
       if (!out.sink->on_token(std::move(out.event))) slow.push_back(out.id);
     }
@@ -310,7 +321,8 @@ struct Engine::Impl {
   kvcache::KvCacheManager kv;
   scheduler::SchedulerState state;
   std::unordered_map<SequenceId, std::shared_ptr<TokenSink>> sinks;
-  std::vector<Outgoing<TokenEvent>> outgoing_tokens;  // of this step; delivered before the finishes
+  std::vector<Outgoing<PromptLogprobs>> outgoing_prompts;  // of this step; delivered first
+  std::vector<Outgoing<TokenEvent>> outgoing_tokens;       // then these, then the finishes
   std::vector<Outgoing<FinishEvent>> outgoing_finishes;
   std::vector<SequenceId> slow;  // their sinks were over their bound in the last step
   EngineStatus totals;           // only the counters that are the engine's own

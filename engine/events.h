@@ -55,6 +55,10 @@ class TokenSink {
   /// False: the sink is over its bound (its reader is too slow); the sequence is cancelled with
   /// kSlowClient.
   [[nodiscard]] virtual bool on_token(TokenEvent event) noexcept = 0;
+  /// What a step tells of a prompt whose logprobs are wanted: in order of its tokens, each once,
+  /// all of them before the first token. Their number is known before the request is submitted,
+  /// which is where it is bounded: they are never refused.
+  virtual void on_prompt_logprobs(PromptLogprobs /*scores*/) noexcept {}
   virtual void on_finish(FinishEvent event) noexcept = 0;
 };
 

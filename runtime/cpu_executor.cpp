@@ -3,6 +3,7 @@
 #include "core/check.h"
 #include "runtime/kernels/dispatch.h"
 #include "runtime/model/decoder.h"
+#include "runtime/sampling/prompt_score.h"
 #include "runtime/sampling/sampler.h"
 #include "runtime/worker_team.h"
 
@@ -21,12 +22,20 @@ DecoderLimits decoder_limits(const CpuExecutorOptions& options) {
           .max_context_tokens = options.max_context_tokens};
 }
 
-/// A row of the head: a token of the batch, and where its sampled token goes.
+/// What is made of a row's logits.
+enum class RowUse : std::uint8_t {
+  kNothing,  // only kept, for tests
+  kSample,
+  kScore,  // the next token of the prompt
+};
+
+/// A row of the head: a token of the batch, and where what is made of it goes.
 struct HeadRow {
   std::uint32_t token_index = 0;
   std::uint32_t chunk = 0;
-  bool sampled = false;
-  std::size_t result_index = 0;  // into StepResult::sampled, when sampled
+  RowUse use = RowUse::kNothing;
+  std::uint32_t result_index = 0;  // into StepResult::sampled or ::prompts
+  std::uint32_t scored = 0;        // kScore: into PromptLogprobs::tokens
 };
 
 }  // namespace
@@ -47,9 +56,13 @@ struct CpuExecutor::Impl {
 
   void check(const Batch& batch) const;
   void check_chunk(const BatchChunk& chunk) const;
-  std::size_t collect_rows(const Batch& batch);
-  void sample_rows(const Batch& batch, std::size_t first_row, std::span<const HeadRow> group,
-                   StepResult& result);
+  void collect_rows(const Batch& batch, StepResult& result);
+  void collect_rows_of(const BatchChunk& chunk, std::uint32_t chunk_index,
+                       std::uint32_t first_token, StepResult& result);
+  void use_rows(const Batch& batch, std::size_t first_row, std::span<const HeadRow> group,
+                StepResult& result);
+  void use_row(const BatchChunk& chunk, const HeadRow& row, std::span<const float> logits,
+               SamplerScratch& worker_scratch, StepResult& result) const;
 
   CpuExecutorOptions options;
   const ModelConfig& config;
@@ -83,13 +96,16 @@ Result<StepResult> CpuExecutor::execute(const Batch& batch) {
   self.kept.clear();
   StepResult result;
   if (batch.chunks.empty()) return result;
-  result.sampled.resize(self.collect_rows(batch));
+  self.collect_rows(batch, result);
+  for (const BlockCopy& copy : batch.copies) {
+    self.storage.copy_block(copy.source, copy.destination);
+  }
   self.decoder.forward(batch, self.token_indices);
   const std::span<const HeadRow> rows(self.rows);
   for (std::size_t first = 0; first < rows.size(); first += self.options.max_sequences) {
     const std::size_t count =
         std::min<std::size_t>(self.options.max_sequences, rows.size() - first);
-    self.sample_rows(batch, first, rows.subspan(first, count), result);
+    self.use_rows(batch, first, rows.subspan(first, count), result);
   }
   return result;
 }
@@ -150,31 +166,50 @@ void CpuExecutor::Impl::check_chunk(const BatchChunk& chunk) const {
   }
 }
 
-/// The rows that the head computes, in batch order: those to sample, and with keep_logits every
-/// wanted one. Returns the number of rows to sample.
-std::size_t CpuExecutor::Impl::collect_rows(const Batch& batch) {
+/// The rows that the head computes, in batch order: those to sample, those that score a prompt's
+/// tokens, and with keep_logits every wanted one. Makes room in `result` for what comes of them.
+void CpuExecutor::Impl::collect_rows(const Batch& batch, StepResult& result) {
   rows.clear();
-  std::size_t num_sampled = 0;
   std::uint32_t first_token = 0;
   for (std::uint32_t c = 0; c < batch.chunks.size(); ++c) {
-    const BatchChunk& chunk = batch.chunks[c];
-    if (chunk.first_logits_row < chunk.num_tokens) {
-      const std::uint32_t last = chunk.num_tokens - 1;
-      for (std::uint32_t i = keep ? chunk.first_logits_row : last; i < last; ++i) {
-        rows.push_back({first_token + i, c, false, 0});
-      }
-      rows.push_back({first_token + last, c, true, num_sampled++});
-    }
-    first_token += chunk.num_tokens;
+    collect_rows_of(batch.chunks[c], c, first_token, result);
+    first_token += batch.chunks[c].num_tokens;
   }
   token_indices.clear();
   for (const HeadRow& row : rows) token_indices.push_back(row.token_index);
-  return num_sampled;
 }
 
-/// Head and sampler for as many rows as there is room for logits; `group` starts at `first_row`.
-void CpuExecutor::Impl::sample_rows(const Batch& batch, std::size_t first_row,
-                                    std::span<const HeadRow> group, StepResult& result) {
+void CpuExecutor::Impl::collect_rows_of(const BatchChunk& chunk, std::uint32_t chunk_index,
+                                        std::uint32_t first_token, StepResult& result) {
+  const std::uint32_t scored_end = chunk.end_of_scored_rows();
+  if (chunk.first_logits_row < scored_end) {
+    const std::uint32_t count = scored_end - chunk.first_logits_row;
+    PromptLogprobs& scores = result.prompts.emplace_back();
+    scores.sequence = chunk.sequence;
+    scores.first_token = chunk.first_position + chunk.first_logits_row + 1;
+    scores.tokens.resize(count);
+    scores.num_top = std::min(*chunk.request->prompt_logprobs, config.vocab_size);
+    scores.top.resize(std::size_t{count} * scores.num_top);
+  }
+  for (std::uint32_t i = chunk.first_logits_row; i < chunk.num_tokens; ++i) {
+    HeadRow row{.token_index = first_token + i, .chunk = chunk_index};
+    if (i < scored_end) {
+      row.use = RowUse::kScore;
+      row.result_index = static_cast<std::uint32_t>(result.prompts.size() - 1);
+      row.scored = i - chunk.first_logits_row;
+    } else if (i + 1 == chunk.num_tokens && chunk.samples()) {
+      row.use = RowUse::kSample;
+      row.result_index = static_cast<std::uint32_t>(result.sampled.size());
+      result.sampled.emplace_back();
+    }
+    if (row.use != RowUse::kNothing || keep) rows.push_back(row);
+  }
+}
+
+/// Head, and sampler or scores, for as many rows as there is room for logits; `group` starts at
+/// `first_row`.
+void CpuExecutor::Impl::use_rows(const Batch& batch, std::size_t first_row,
+                                 std::span<const HeadRow> group, StepResult& result) {
   decoder.head(first_row, group.size());
   if (keep) {
     for (std::size_t r = 0; r < group.size(); ++r) {
@@ -182,25 +217,37 @@ void CpuExecutor::Impl::sample_rows(const Batch& batch, std::size_t first_row,
       kept.insert(kept.end(), logits.begin(), logits.end());
     }
   }
-  const auto sample_range = [&](std::uint32_t worker) {
+  const auto use_range = [&](std::uint32_t worker) {
     const WorkRange range = split_range(group.size(), 1, worker, options.num_threads);
     for (std::size_t r = range.begin; r < range.end; ++r) {
-      if (!group[r].sampled) continue;
-      const BatchChunk& chunk = batch.chunks[group[r].chunk];
-      SampleInput input;
-      input.sequence = chunk.sequence;
-      input.logits = decoder.logits(r);
-      input.history = chunk.tokens.first(chunk.first_position + chunk.num_tokens);
-      input.num_prompt_tokens = chunk.num_prompt_tokens;
-      input.request = chunk.request;
-      result.sampled[group[r].result_index] = sample(kernels, input, scratch[worker]);
+      use_row(batch.chunks[group[r].chunk], group[r], decoder.logits(r), scratch[worker], result);
     }
   };
   if (group.size() == 1) {
-    for (std::uint32_t worker = 0; worker < options.num_threads; ++worker) sample_range(worker);
+    for (std::uint32_t worker = 0; worker < options.num_threads; ++worker) use_range(worker);
     return;
   }
-  team.run(std::cref(sample_range));
+  team.run(std::cref(use_range));
+}
+
+void CpuExecutor::Impl::use_row(const BatchChunk& chunk, const HeadRow& row,
+                                std::span<const float> logits, SamplerScratch& worker_scratch,
+                                StepResult& result) const {
+  if (row.use == RowUse::kSample) {
+    SampleInput input;
+    input.sequence = chunk.sequence;
+    input.logits = logits;
+    input.history = chunk.tokens;
+    input.num_prompt_tokens = chunk.num_prompt_tokens;
+    input.request = chunk.request;
+    result.sampled[row.result_index] = sample(kernels, input, worker_scratch);
+  } else if (row.use == RowUse::kScore) {
+    PromptLogprobs& scores = result.prompts[row.result_index];
+    const std::span<TokenLogprob> top =
+        std::span(scores.top).subspan(std::size_t{row.scored} * scores.num_top, scores.num_top);
+    scores.tokens[row.scored] = score_prompt_token(
+        kernels, logits, chunk.tokens[scores.first_token + row.scored], top, worker_scratch);
+  }
 }
 
 }  // namespace kvasir::runtime

@@ -1,5 +1,5 @@
-// The seam between the engine and whatever computes: a batch in, one sampled token per sampling
-// chunk out. CpuExecutor serves; scripted and cost-model executors test.
+// The seam between the engine and whatever computes: a batch in, sampled tokens and logprobs of
+// prompts out. CpuExecutor serves; scripted and cost-model executors test.
 #pragma once
 
 #include "core/result.h"
@@ -11,8 +11,10 @@ namespace kvasir::runtime {
 class Executor {
  public:
   virtual ~Executor() = default;
-  /// Computes all chunks, writes their K and V, and samples the last row of each chunk that asks
-  /// for logits. Errors: kInternal only (a failed execution ends the sequences of the batch with
+  /// Copies the blocks that are to be copied, computes all chunks, writes their K and V, and
+  /// samples the last row of each chunk that ends at its sequence's last known token and asks for
+  /// logits; of the rows before it those of the prompt give prompt logprobs, where the request
+  /// wants them. Errors: kInternal only (a failed execution ends the sequences of the batch with
   /// that error).
   [[nodiscard]] virtual Result<StepResult> execute(const Batch& batch) = 0;
 };

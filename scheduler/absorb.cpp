@@ -58,11 +58,36 @@ void finish_if_done(const Sequence& sequence, SchedulerState& state, kvcache::Kv
   }
 }
 
-void finish_without_token(SequenceId id, SchedulerState& state, kvcache::KvCacheManager& kv,
-                          std::vector<Finish>& finishes) {
-  finishes.push_back(take(state, kv, id, FinishReason::kError));
-  finishes.back().error =
-      Error{ErrorCode::kInternal, "the request's bans and constraints allow no next token", ""};
+/// Whose fault it is that no token is allowed: a request that bans nothing has met a model that
+/// gives no numbers.
+Error no_token_error(const Sequence& sequence) {
+  const StopRules& stop = sequence.request->stop;
+  if (sequence.num_generated() < stop.min_tokens && !stop.stop_token_ids.empty()) {
+    return {ErrorCode::kInvalidValue,
+            "min_tokens bans the stop tokens, and no other token is left to sample", "min_tokens"};
+  }
+  return {ErrorCode::kInternal, "the model gives no token a probability", ""};
+}
+
+void finish_without_token(const Sequence& sequence, SchedulerState& state,
+                          kvcache::KvCacheManager& kv, std::vector<Finish>& finishes) {
+  Error error = no_token_error(sequence);
+  finishes.push_back(take(state, kv, sequence.id, FinishReason::kError));
+  finishes.back().error = std::move(error);
+}
+
+/// The chunk's rows of prompt logprobs, where it has any, leave for the sink.
+void absorb_scores(const Chunk& chunk, Sequence& sequence, PromptLogprobs& scores) {
+  KVASIR_CHECK(scores.sequence == chunk.sequence, "prompt logprobs are not in chunk order");
+  const std::uint32_t end =
+      std::min(chunk.first_position + chunk.num_tokens, sequence.rows_to_score());
+  KVASIR_CHECK(
+      scores.first_token == sequence.num_scored_rows + 1,
+      "scores of token " << scores.first_token << " after " << sequence.num_scored_rows << " rows");
+  KVASIR_CHECK(scores.tokens.size() == end - sequence.num_scored_rows,
+               scores.tokens.size() << " scores up to row " << end);
+  KVASIR_CHECK(scores.top.size() == scores.tokens.size() * scores.num_top);
+  sequence.num_scored_rows = end;
 }
 
 }  // namespace
@@ -71,16 +96,26 @@ StepEvents absorb(const StepPlan& plan, StepResult result, SchedulerState& state
                   kvcache::KvCacheManager& kv, TimePoint now) {
   StepEvents events;
   std::size_t next = 0;
+  std::size_t next_prompt = 0;
   for (const Chunk& chunk : plan.chunks) {
     Sequence& sequence = running(state, chunk.sequence);
     commit(chunk, sequence, state.totals, kv);
-    if (chunk.first_logits_row == chunk.num_tokens) continue;
+    const std::uint32_t end = chunk.first_position + chunk.num_tokens;
+    if (sequence.has_rows_to_score() && end > sequence.num_scored_rows) {
+      KVASIR_CHECK(next_prompt < result.prompts.size(), "the result has too few prompt logprobs");
+      absorb_scores(chunk, sequence, result.prompts[next_prompt++]);
+    }
+    if (end < sequence.num_tokens()) continue;
+    if (!sequence.generates()) {
+      events.finishes.push_back(take(state, kv, chunk.sequence, FinishReason::kLength));
+      continue;
+    }
 
     KVASIR_CHECK(next < result.sampled.size(), "the result has too few tokens");
     SampledToken& sampled = result.sampled[next++];
     KVASIR_CHECK(sampled.sequence == chunk.sequence, "the result is not in chunk order");
     if (sampled.all_banned) {
-      finish_without_token(chunk.sequence, state, kv, events.finishes);
+      finish_without_token(sequence, state, kv, events.finishes);
       continue;
     }
     append(sampled.token, sequence, state.totals, now);
@@ -88,6 +123,8 @@ StepEvents absorb(const StepPlan& plan, StepResult result, SchedulerState& state
     finish_if_done(sequence, state, kv, events.finishes);
   }
   KVASIR_CHECK(next == result.sampled.size(), "the result has too many tokens");
+  KVASIR_CHECK(next_prompt == result.prompts.size(), "the result has too many prompt logprobs");
+  events.prompts = std::move(result.prompts);
   return events;
 }
 

@@ -13,8 +13,8 @@
 
 namespace kvasir::scheduler {
 
-/// Requires: the plan was applied, and `result` has one entry for each chunk that asked for logits,
-/// in chunk order. `now` is the time after execution.
+/// Requires: the plan was applied, and `result` is what its chunks asked for, in chunk order. `now`
+/// is the time after execution.
 [[nodiscard]] StepEvents absorb(const StepPlan& plan, StepResult result, SchedulerState& state,
                                 kvcache::KvCacheManager& kv, TimePoint now);
 

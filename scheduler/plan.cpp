@@ -173,10 +173,16 @@ class Planner {
     }
   }
 
-  /// Only the last known token's row is sampled; a chunk that ends before it wants no logits.
+  /// Only the last known token's row is sampled. A chunk that ends before it wants no logits, but
+  /// for rows of a prompt that are still to be scored.
   void write_chunk(const Sequence& sequence, Chunk chunk) {
-    const bool samples = chunk.first_position + chunk.num_tokens == sequence.num_tokens();
+    const std::uint32_t end = chunk.first_position + chunk.num_tokens;
+    const bool samples = sequence.generates() && end == sequence.num_tokens();
     chunk.first_logits_row = samples ? chunk.num_tokens - 1 : chunk.num_tokens;
+    const std::uint32_t first_scored = std::max(sequence.num_scored_rows, chunk.first_position);
+    if (first_scored < std::min(end, sequence.rows_to_score())) {
+      chunk.first_logits_row = first_scored - chunk.first_position;
+    }
     plan_.chunks.push_back(chunk);
   }
 
@@ -206,7 +212,8 @@ class Planner {
       plan_.reject.push_back({sequence.id, ErrorCode::kDeadlineExceeded});
       return true;
     }
-    const bool no_token_fits_context = sequence.max_total_tokens <= sequence.num_prompt_tokens;
+    const bool no_token_fits_context =
+        sequence.max_total_tokens < sequence.num_prompt_tokens + (sequence.generates() ? 1U : 0U);
     const std::uint64_t slots = std::uint64_t{kv_.num_blocks()} * block_tokens_;
     if (no_token_fits_context || sequence.worst_case_tokens() > slots) {
       plan_.reject.push_back({sequence.id, ErrorCode::kContextLengthExceeded});
@@ -217,7 +224,9 @@ class Planner {
 
   /// False, and nothing done, when there is no room for it.
   bool admit(const Sequence& sequence, std::int64_t& room) {
-    const kvcache::PrefixMatch match = kv_.match_prefix(sequence.hashed_tokens());
+    const kvcache::PrefixMatch match = sequence.has_rows_to_score()
+                                           ? kvcache::PrefixMatch{}
+                                           : kv_.match_prefix(sequence.hashed_tokens());
     const bool reserves = sequence.preemptions >= limits_.preemptions_before_reserve;
     const std::uint32_t needed =
         blocks_for(reserves ? sequence.worst_case_tokens() : sequence.num_tokens());
@@ -251,6 +260,7 @@ class Planner {
   /// collide, the wait ends when the other has passed the block; no tokens are ever taken on the
   /// word of a hash.
   [[nodiscard]] bool waits_for_prefix(const Sequence& sequence) const {
+    if (sequence.has_rows_to_score()) return false;  // it would take none of it
     const std::span<const kvcache::BlockHash> hashes = sequence.hashes.blocks();
     const std::size_t usable =
         std::min<std::size_t>(hashes.size(), (sequence.num_tokens() - 1) / block_tokens_);

@@ -41,7 +41,8 @@ void submit(SchedulerState& state, const kvcache::KvView& kv, const StepLimits& 
             const Submission& submission, TimePoint now) {
   const Request& request = *submission.request;
   KVASIR_CHECK(!request.prompt_tokens.empty(), "sequence " << value_of(submission.id));
-  KVASIR_CHECK(request.stop.max_tokens >= 1, "sequence " << value_of(submission.id));
+  KVASIR_CHECK(request.stop.max_tokens >= 1 || request.prompt_logprobs.has_value(),
+               "sequence " << value_of(submission.id) << " wants nothing");
 
   Sequence sequence;
   sequence.id = submission.id;

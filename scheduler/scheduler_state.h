@@ -45,7 +45,7 @@ struct SchedulerState {
 
 struct Submission {
   SequenceId id{};
-  std::shared_ptr<const Request> request;  // prompt_tokens is not empty, max_tokens >= 1
+  std::shared_ptr<const Request> request;  // prompt_tokens is not empty
 };
 
 /// Puts a new sequence into the waiting line and hashes its prompt. What can never fit is rejected

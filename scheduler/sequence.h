@@ -21,6 +21,8 @@ struct Sequence {
   kvcache::HashChain hashes;               // of the full blocks of `tokens`
   std::uint32_t num_prompt_tokens = 0;
   std::uint32_t num_computed_tokens = 0;  // in the KV cache; 0 while waiting
+  std::uint32_t num_scored_rows = 0;      // of the prompt, whose logprobs were delivered; kept
+                                          // through preemption, so that none is delivered twice
   std::uint32_t max_total_tokens = 0;     // prompt + max_tokens, cut to the context
 
   std::int32_t priority = 0;          // of the request: lower is served first
@@ -51,8 +53,18 @@ struct Sequence {
   }
   /// One token away from the next: a step of it is a decode.
   [[nodiscard]] bool is_decode() const { return remaining_tokens() == 1; }
+  /// False for one whose prompt alone is computed.
+  [[nodiscard]] bool generates() const { return request->stop.max_tokens > 0; }
+  /// Rows of the prompt to score in all: that of its last token predicts a generated one.
+  [[nodiscard]] std::uint32_t rows_to_score() const {
+    return request->prompt_logprobs ? num_prompt_tokens - 1 : 0;
+  }
+  /// While there are, the cache is of no use to it: cached positions have no logits.
+  [[nodiscard]] bool has_rows_to_score() const { return num_scored_rows < rows_to_score(); }
   /// The most tokens it can ever have in the cache: the last generated token is never computed.
-  [[nodiscard]] std::uint32_t worst_case_tokens() const { return max_total_tokens - 1; }
+  [[nodiscard]] std::uint32_t worst_case_tokens() const {
+    return generates() ? max_total_tokens - 1 : num_prompt_tokens;
+  }
   [[nodiscard]] kvcache::HashedTokens hashed_tokens() const { return {tokens, hashes}; }
 };
 

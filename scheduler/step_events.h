@@ -20,8 +20,9 @@ struct Finish {
 };
 
 struct StepEvents {
-  std::vector<SampledToken> tokens;  // in chunk order; a finishing token is among them
-  std::vector<Finish> finishes;      // after the tokens
+  std::vector<PromptLogprobs> prompts;  // in chunk order
+  std::vector<SampledToken> tokens;     // in chunk order; a finishing token is among them
+  std::vector<Finish> finishes;         // after the tokens
 };
 
 }  // namespace kvasir::scheduler

@@ -51,6 +51,7 @@ struct SamplerScratch {
   std::vector<std::uint32_t> counts;  // [vocab_size], of the history's tokens; 0 between calls
   RowScan row;
   DrawScratch draw;
+  std::vector<TokenLogprob> top;  // of a prompt's token: a few
 };
 
 /// The position of the drawn token is history.size(). `all_banned` is set when every token is at

@@ -7,11 +7,13 @@
 #include "tests/support/fake_engine_parts.h"
 
 #include <memory>
+#include <span>
 #include <thread>
 #include <vector>
 
 using namespace kvasir;
 using namespace kvasir::engine;
+using kvasir::testing::logprob_after;
 using kvasir::testing::PrefixExecutor;
 using kvasir::testing::RecordingSink;
 using kvasir::testing::token_after;
@@ -110,6 +112,83 @@ TEST_CASE("Engine: a budget that forces preemption changes no token", "[engine]"
   }
   CHECK(fixture.engine.status().preemptions_total > 0);
   CHECK(fixture.engine.status().live_blocks == 0);
+}
+
+namespace {
+
+Request scoring_request(std::vector<TokenId> prompt, std::uint32_t max_tokens) {
+  Request request = make_request(std::move(prompt), max_tokens);
+  request.prompt_logprobs = 1;
+  return request;
+}
+
+/// That the sink got the logprobs of all tokens of the prompt but the first, once each, in order.
+void check_scores(const RecordingSink& sink, const std::vector<TokenId>& prompt) {
+  std::uint32_t next = 1;
+  for (const PromptLogprobs& scores : sink.scores()) {
+    REQUIRE(scores.first_token == next);
+    REQUIRE(scores.top.size() == scores.tokens.size());
+    for (std::size_t i = 0; i < scores.tokens.size(); ++i, ++next) {
+      const float expected = logprob_after(std::span(prompt).first(next), prompt[next]);
+      CHECK(scores.tokens[i].logprob == expected);
+      CHECK(scores.top[i] == TokenLogprob{prompt[next - 1], expected});
+    }
+  }
+  CHECK(next == prompt.size());
+}
+
+}  // namespace
+
+TEST_CASE("Engine: prompt logprobs come before the tokens, once each, also after preemption",
+          "[engine]") {
+  Fixture fixture(small_engine(14));  // 224 tokens for about 6 * 130
+  std::vector<std::shared_ptr<RecordingSink>> sinks;
+  for (std::uint32_t i = 0; i < 6; ++i) {
+    sinks.push_back(fixture.submit(scoring_request(make_prompt(i, 90 + i), 40)).second);
+  }
+  fixture.run_until_idle();
+  for (std::uint32_t i = 0; i < 6; ++i) {
+    const auto prompt = make_prompt(i, 90 + i);
+    check_scores(*sinks[i], prompt);
+    CHECK(sinks[i]->tokens() == expected_tokens(prompt, 40));
+    CHECK(sinks[i]->ended_well());
+  }
+  CHECK(fixture.engine.status().preemptions_total > 0);
+  CHECK(fixture.engine.status().live_blocks == 0);
+}
+
+TEST_CASE("Engine: prompt logprobs are the same from a warm cache, of which they take nothing",
+          "[engine]") {
+  Fixture fixture(small_engine(64));
+  const auto prompt = make_prompt(7, 64);
+  const auto cold = fixture.submit(scoring_request(prompt, 10)).second;
+  fixture.run_until_idle();
+  const auto warm = fixture.submit(scoring_request(prompt, 10)).second;
+  fixture.run_until_idle();
+  for (const auto& sink : {cold, warm}) {
+    check_scores(*sink, prompt);
+    CHECK(sink->tokens() == expected_tokens(prompt, 10));
+    CHECK(sink->finish()->usage.cached_tokens == 0);
+  }
+  const auto plain = fixture.submit(make_request(prompt, 10)).second;
+  fixture.run_until_idle();
+  CHECK(plain->scores().empty());
+  CHECK(plain->finish()->usage.cached_tokens == 48);
+}
+
+TEST_CASE("Engine: a request for the prompt alone ends with its length and no token", "[engine]") {
+  Fixture fixture(small_engine(16));
+  for (const std::size_t length : {1U, 2U, 100U, 256U}) {  // up to the whole context
+    const auto prompt = make_prompt(3, length);
+    const auto sink = fixture.submit(scoring_request(prompt, 0)).second;
+    fixture.run_until_idle();
+    check_scores(*sink, prompt);
+    CHECK(sink->tokens().empty());
+    CHECK(sink->ended_well());
+    CHECK(sink->finish()->reason == FinishReason::kLength);
+    CHECK(sink->finish()->usage.completion_tokens == 0);
+    CHECK(fixture.engine.status().live_blocks == 0);
+  }
 }
 
 TEST_CASE("Engine: a prefix of an earlier turn is found and changes no token", "[engine]") {

@@ -78,14 +78,18 @@ class FakeKv final : public kvcache::KvView {
 Sequence make_sequence(const Words& words, const FakeKv& kv, std::uint64_t arrival) {
   Sequence sequence;
   sequence.id = SequenceId{std::stoull(words.head.substr(1))};
-  sequence.request = std::make_shared<const Request>();
+  Request request;
+  request.stop.max_tokens = words.get("prompt-only", 0) != 0 ? 0 : 1;
+  if (words.get("scored", -1) >= 0) request.prompt_logprobs = 0;
+  sequence.request = std::make_shared<const Request>(std::move(request));
   sequence.tokens.assign(
       words.count("known", 1),
       words.count("text", static_cast<std::int64_t>(1000 + value_of(sequence.id))));
   sequence.hashes = kv.new_hash_chain(0);
   sequence.hashes.extend(sequence.tokens);
-  sequence.num_prompt_tokens = sequence.num_tokens();
+  sequence.num_prompt_tokens = words.count("prompt", sequence.num_tokens());
   sequence.num_computed_tokens = words.count("computed", 0);
+  sequence.num_scored_rows = words.count("scored", 0);
   sequence.max_total_tokens = words.count("max", sequence.num_tokens() + 8);
   sequence.priority = static_cast<std::int32_t>(words.get("priority", 0));
   sequence.preemptions = words.count("preempted", 0);

@@ -44,10 +44,14 @@ struct Loop {
   StepLimits limits;
   TimePoint now{};
   StepPlan last_plan;
+  StepEvents last_events;        // but the finishes
+  bool all_banned = false;       // what the model says of every row
   std::vector<Finish> finishes;  // of all steps
 
   explicit Loop(std::uint32_t num_blocks, StepLimits step_limits = {})
-      : kv(small_cache(num_blocks)), limits(step_limits) {}
+      : Loop(small_cache(num_blocks), step_limits) {}
+  explicit Loop(const kvcache::KvCacheOptions& cache, StepLimits step_limits = {})
+      : kv(cache), limits(step_limits) {}
 
   void submit(std::uint64_t id, Request wanted) {
     scheduler::submit(state, kv, limits,
@@ -64,11 +68,23 @@ struct Loop {
     StepResult result;
     for (const Chunk& chunk : last_plan.chunks) {
       if (chunk.first_logits_row == chunk.num_tokens) continue;
+      const Sequence& sequence = *state.find(chunk.sequence);
+      const std::uint32_t end = chunk.first_position + chunk.num_tokens;
+      const std::uint32_t first = chunk.first_position + chunk.first_logits_row;
+      if (first < std::min(end, sequence.rows_to_score())) {
+        PromptLogprobs& scores = result.prompts.emplace_back();
+        scores.sequence = chunk.sequence;
+        scores.first_token = first + 1;
+        scores.tokens.resize(std::min(end, sequence.rows_to_score()) - first);
+      }
+      if (!sequence.generates() || end < sequence.num_tokens()) continue;
       SampledToken& sampled = result.sampled.emplace_back();
       sampled.sequence = chunk.sequence;
-      sampled.token = state.find(chunk.sequence)->num_tokens();
+      sampled.token = sequence.num_tokens();
+      sampled.all_banned = all_banned;
     }
-    keep(absorb(last_plan, std::move(result), state, kv, now).finishes);
+    last_events = absorb(last_plan, std::move(result), state, kv, now);
+    keep(std::move(last_events.finishes));
     kv.check_integrity();
   }
   std::string step() {

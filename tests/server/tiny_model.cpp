@@ -70,6 +70,28 @@ std::vector<TokenId> byte_tokens(std::string_view bytes) {
   return tokens;
 }
 
+namespace {
+
+/// A prompt's token i has the logprob -i/8 and the rank i; the best tokens are those after it.
+PromptLogprobs scores_of(const runtime::BatchChunk& chunk) {
+  PromptLogprobs scores;
+  scores.sequence = chunk.sequence;
+  scores.first_token = chunk.first_position + chunk.first_logits_row + 1;
+  scores.num_top = *chunk.request->prompt_logprobs;
+  for (std::uint32_t row = chunk.first_logits_row; row < chunk.end_of_scored_rows(); ++row) {
+    const std::uint32_t i = chunk.first_position + row + 1;
+    const float logprob = -static_cast<float>(i) / 8.0F;
+    scores.tokens.push_back({.logprob = logprob, .rank = i});
+    for (std::uint32_t k = 0; k < scores.num_top; ++k) {
+      scores.top.push_back(
+          {(chunk.tokens[i] + k + 1) % kTinyVocabSize, logprob - static_cast<float>(k)});
+    }
+  }
+  return scores;
+}
+
+}  // namespace
+
 Result<StepResult> ScriptExecutor::execute(const runtime::Batch& batch) {
   std::unique_lock lock(mutex_);
   held_ = closed_ && allowed_steps_ == 0;
@@ -79,7 +101,10 @@ Result<StepResult> ScriptExecutor::execute(const runtime::Batch& batch) {
   StepResult result;
   for (const runtime::BatchChunk& chunk : batch.chunks) {
     if (chunk.first_position == 0) requests_.push_back(*chunk.request);
-    if (chunk.first_logits_row >= chunk.num_tokens) continue;
+    if (chunk.first_logits_row < chunk.end_of_scored_rows()) {
+      result.prompts.push_back(scores_of(chunk));
+    }
+    if (!chunk.samples()) continue;
     const std::size_t index = chunk.tokens.size() - chunk.num_prompt_tokens;
     SampledToken sampled;
     sampled.sequence = chunk.sequence;

@@ -32,9 +32,10 @@ struct Fixture {
     options.max_context_tokens = 40;
     executor = std::make_unique<CpuExecutor>(options, model->config, model->weights, storage);
     request.prompt_tokens = tokens;
+    request.stop.max_tokens = 1;
     chunk.num_tokens = 18;
     chunk.first_logits_row = 17;
-    chunk.tokens = tokens;
+    chunk.tokens = std::span(tokens).first(18);
     chunk.num_prompt_tokens = 18;
     chunk.block_table = table;
     chunk.request = &request;
@@ -75,7 +76,7 @@ bool aborts(const std::function<void()>& action) {
 
 }  // namespace
 
-TEST_CASE("CpuExecutor: a chunk is sampled at its last row if any of its logits are wanted",
+TEST_CASE("CpuExecutor: a chunk is sampled at its last row if that is the last known token's",
           "[runtime]") {
   Fixture f;
   BatchChunk silent = f.chunk;  // positions 0 and 1 of another sequence
@@ -90,6 +91,8 @@ TEST_CASE("CpuExecutor: a chunk is sampled at its last row if any of its logits 
   REQUIRE(result->sampled.size() == 1);
   CHECK(result->sampled[0].sequence == SequenceId{7});
   CHECK(f.executor->num_kept_logits() == 0);
+  CHECK(f.execute({silent})->sampled.empty());
+  silent.first_logits_row = 0;  // wanted for something else: more tokens are known
   CHECK(f.execute({silent})->sampled.empty());
   CHECK(f.execute({})->sampled.empty());
 }
@@ -145,6 +148,7 @@ TEST_CASE("CpuExecutor: a batch that breaks the contract aborts", "[runtime]") {
   CHECK_FALSE(aborts([&] { (void)f.execute({f.chunk}); }));
   const auto broken = [&](const auto& change) {
     BatchChunk chunk = f.chunk;
+    chunk.tokens = f.tokens;  // more than are in the chunk
     change(chunk);
     return aborts([&] { (void)f.execute({chunk}); });
   };

@@ -37,7 +37,7 @@ void SequenceRunner::step(std::span<const ChunkOrder> chunks) {
     KVASIR_CHECK(chunk.num_tokens > 0);
     const bool reaches_end = chunk.num_tokens == sequence.num_pending();
     chunk.first_logits_row = reaches_end ? chunk.num_tokens - 1 : chunk.num_tokens;
-    if (sequence.keep_all_logits) chunk.first_logits_row = 0;
+    if (sequence.keep_all_logits || sequence.request.prompt_logprobs) chunk.first_logits_row = 0;
     chunk.tokens = sequence.tokens;
     chunk.num_prompt_tokens = static_cast<std::uint32_t>(sequence.request.prompt_tokens.size());
     chunk.block_table = sequence.blocks;
@@ -50,21 +50,28 @@ void SequenceRunner::step(std::span<const ChunkOrder> chunks) {
 
   std::size_t row = 0;
   std::size_t next_sampled = 0;
+  std::size_t next_prompt = 0;
   for (std::size_t i = 0; i < chunks.size(); ++i) {
     TestSequence& sequence = *chunks[i].sequence;
     const BatchChunk& chunk = batch.chunks[i];
     keep_rows(chunk, sequence, row);
     sequence.num_computed += chunk.num_tokens;
-    if (chunk.first_logits_row == chunk.num_tokens) continue;
+    if (chunk.first_logits_row < chunk.end_of_scored_rows()) {
+      PromptLogprobs scores = result->prompts.at(next_prompt++);
+      KVASIR_CHECK(scores.sequence == chunk.sequence);
+      scores.sequence = SequenceId{};  // numbered by place in the batch here
+      sequence.scores.push_back(std::move(scores));
+    }
+    if (!chunk.samples()) continue;
     SampledToken sampled = result->sampled.at(next_sampled++);
     KVASIR_CHECK(sampled.sequence == chunk.sequence);
-    if (sequence.num_pending() > 0) continue;  // mid-prompt: only the logits were of interest
-    sampled.sequence = SequenceId{};           // numbered by place in the batch here
+    sampled.sequence = SequenceId{};
     sequence.tokens.push_back(sampled.token);
     sequence.sampled.push_back(std::move(sampled));
   }
   KVASIR_CHECK(row == executor_->num_kept_logits());
   KVASIR_CHECK(next_sampled == result->sampled.size());
+  KVASIR_CHECK(next_prompt == result->prompts.size());
 }
 
 void SequenceRunner::keep_rows(const BatchChunk& chunk, TestSequence& sequence, std::size_t& row) {

@@ -34,6 +34,7 @@ struct TestSequence {
   bool keep_all_logits = false;
   std::vector<std::vector<float>> logits;  // [position][vocab_size]; empty where not kept
   std::vector<SampledToken> sampled;
+  std::vector<PromptLogprobs> scores;  // one for each chunk that has any
 
   [[nodiscard]] std::uint32_t num_pending() const {
     return static_cast<std::uint32_t>(tokens.size()) - num_computed;
