@@ -10,6 +10,10 @@
 
 namespace kvasir::server {
 
+/// The options that an error of reload() may name, in Error::param.
+inline constexpr const char* kTlsCertOption = "tls-cert";
+inline constexpr const char* kTlsKeyOption = "tls-key";
+
 struct TlsPair {
   std::string certificate_chain_pem;
   std::string private_key_pem;
@@ -25,7 +29,7 @@ class TlsIdentity {
   TlsIdentity& operator=(const TlsIdentity&) = delete;
 
   /// Reads both files. A failure leaves the old pair. Errors: kInvalidConfig naming the file when
-  /// one is unreadable, not PEM, or the two do not belong together.
+  /// one is unreadable, not PEM, or the two do not belong together; `param` is its option.
   [[nodiscard]] Result<void> reload();
   /// Null before the first successful reload().
   [[nodiscard]] std::shared_ptr<const TlsPair> current() const;
