@@ -1,17 +1,20 @@
 #include "engine/batch_builder.h"
 
 #include "core/check.h"
+#include "scheduler/apply.h"
 
 namespace kvasir::engine {
 
 runtime::Batch build_batch(const StepPlan& plan, const scheduler::SchedulerState& state,
                            const kvcache::KvCacheManager& kv) {
   runtime::Batch batch;
+  batch.copies = scheduler::block_copies(plan, kv);
   batch.chunks.reserve(plan.chunks.size());
   for (const Chunk& chunk : plan.chunks) {
     const scheduler::Sequence* sequence = state.find(chunk.sequence);
     KVASIR_CHECK(sequence != nullptr,
                  "sequence " << value_of(chunk.sequence) << " is planned but unknown");
+    kv.check_may_write(chunk.sequence, chunk.num_tokens);
     batch.chunks.push_back(runtime::BatchChunk{.sequence = chunk.sequence,
                                                .first_position = chunk.first_position,
                                                .num_tokens = chunk.num_tokens,

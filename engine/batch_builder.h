@@ -1,4 +1,6 @@
-// From a plan to the executor's batch: the chunks with their tokens and block tables, by reference.
+// From a plan to the executor's batch: the chunks with their tokens and block tables, by reference,
+// and what is copied for forks. The last place where a block that is somebody else's can be kept
+// from being written.
 #pragma once
 
 #include "core/step_plan.h"

@@ -6,6 +6,7 @@
 #include "scheduler/service_order.h"
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -91,12 +92,25 @@ void preempt(const StepPlan& plan, SchedulerState& state, kvcache::KvCacheManage
 
 void count_admission(const Admission& admission, Sequence& sequence, Totals& totals,
                      TimePoint now) {
-  totals.prefix_query_tokens += sequence.num_tokens();
-  totals.prefix_hit_tokens += admission.cached_tokens;
+  if (!admission.fork_of) {
+    totals.prefix_query_tokens += sequence.num_tokens();
+    totals.prefix_hit_tokens += admission.cached_tokens;
+  }
   if (sequence.first_admitted_at) return;
   sequence.first_admitted_at = now;
   sequence.cached_tokens = admission.cached_tokens;
   totals.prompt_tokens += sequence.num_prompt_tokens;
+}
+
+/// A fork group is a promise of the server's, and a broken one would show a client what another
+/// asked.
+void check_same_beginning(const Sequence& fork, const Sequence& source, std::uint32_t num_tokens) {
+  KVASIR_CHECK(fork.request->cache_salt == source.request->cache_salt,
+               "sequence " << value_of(fork.id) << " is a fork of another salt");
+  KVASIR_CHECK(num_tokens < fork.tokens.size() && num_tokens <= source.tokens.size());
+  KVASIR_CHECK(
+      std::equal(fork.tokens.begin(), fork.tokens.begin() + num_tokens, source.tokens.begin()),
+      "sequence " << value_of(fork.id) << " is a fork of another prompt");
 }
 
 void admit(const StepPlan& plan, SchedulerState& state, kvcache::KvCacheManager& kv,
@@ -106,7 +120,12 @@ void admit(const StepPlan& plan, SchedulerState& state, kvcache::KvCacheManager&
     const auto found = std::ranges::find(state.waiting, admission.sequence, &Sequence::id);
     KVASIR_CHECK(found != state.waiting.end(),
                  "sequence " << value_of(admission.sequence) << " is not waiting");
-    kv.admit(found->id, found->hashed_tokens(), admission.cached_tokens);
+    if (admission.fork_of) {
+      check_same_beginning(*found, running(state, *admission.fork_of), admission.cached_tokens);
+      kv.fork(found->id, *admission.fork_of, admission.cached_tokens);
+    } else {
+      kv.admit(found->id, found->hashed_tokens(), admission.cached_tokens);
+    }
     found->num_computed_tokens = admission.cached_tokens;
     found->furthest_computed = std::max(found->furthest_computed, admission.cached_tokens);
     found->immune = admission.reserves_worst_case;
@@ -150,6 +169,16 @@ std::vector<Finish> apply(const StepPlan& plan, SchedulerState& state, kvcache::
   give_turns(plan, state);
   age_waiting(state);
   return rejected;
+}
+
+std::vector<BlockCopy> block_copies(const StepPlan& plan, const kvcache::KvCacheManager& kv) {
+  std::vector<BlockCopy> copies;
+  for (const Admission& admission : plan.admit) {
+    if (!admission.fork_of) continue;
+    const std::optional<BlockCopy> copy = kv.partial_copy(admission.sequence, *admission.fork_of);
+    if (copy) copies.push_back(*copy);
+  }
+  return copies;
 }
 
 }  // namespace kvasir::scheduler

@@ -1,5 +1,5 @@
-// From a plan to state and blocks: evict, then pin prefixes, then allocate. It decides nothing and,
-// because the plan counted, cannot fail.
+// From a plan to state and blocks: evict, then pin prefixes and fork, then allocate. It decides
+// nothing and, because the plan counted, cannot fail.
 #pragma once
 
 #include "core/clock.h"
@@ -17,5 +17,10 @@ namespace kvasir::scheduler {
 /// first_position + num_tokens.
 [[nodiscard]] std::vector<Finish> apply(const StepPlan& plan, SchedulerState& state,
                                         kvcache::KvCacheManager& kv, TimePoint now);
+
+/// What must be copied before the step's chunks are computed. Requires: the plan was applied, and
+/// nothing of it is committed yet.
+[[nodiscard]] std::vector<BlockCopy> block_copies(const StepPlan& plan,
+                                                  const kvcache::KvCacheManager& kv);
 
 }  // namespace kvasir::scheduler

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -22,11 +23,18 @@ struct Runner {
   bool gone = false;  // preempted or rejected
 };
 
-/// Who computes which blocks next, for those who wait for the same ones.
+/// Who computes which tokens next, for those who wait for the same ones.
 struct InFlight {
-  std::span<const kvcache::BlockHash> hashes;  // of its full blocks
-  std::uint32_t next_block = 0;                // the first that is not published yet
-  std::int32_t priority = 0;
+  const Sequence* sequence = nullptr;
+  std::uint32_t computed_tokens = 0;  // in the cache before this step
+};
+
+/// With what a newcomer begins.
+struct Start {
+  std::uint32_t tokens = 0;
+  std::uint32_t blocks = 0;              // full ones that it shares
+  std::uint32_t reclaimable_blocks = 0;  // those of them that count as free now
+  std::optional<SequenceId> fork_of;     // who shares them; absent: the prefix cache
 };
 
 class Planner {
@@ -200,8 +208,9 @@ class Planner {
       if (reject_waiting(sequence) || !line_is_open) continue;
       if (tokens_left_ == 0 || num_running >= limits_.max_sequences) {
         line_is_open = false;
-      } else if (!waits_for_prefix(sequence)) {
-        line_is_open = admit(sequence, room);
+      } else if (const Sequence* source = fork_source(sequence);
+                 source != nullptr || !waits(sequence)) {
+        line_is_open = admit(sequence, start_of(sequence, source), room);
         num_running += line_is_open ? 1 : 0;
       }
     }
@@ -222,53 +231,89 @@ class Planner {
     return false;
   }
 
+  /// What all of a fork group have in common, but for the last known token, which must be computed.
+  [[nodiscard]] static std::uint32_t forkable_tokens(const Sequence& sequence) {
+    return std::min(sequence.num_prompt_tokens, sequence.num_tokens() - 1);
+  }
+
+  [[nodiscard]] static bool are_siblings(const Sequence& a, const Sequence& b) {
+    return a.fork_group != 0 && a.fork_group == b.fork_group;
+  }
+
+  /// The first of the running that has computed what the sequence can take from a sibling.
+  [[nodiscard]] const Sequence* fork_source(const Sequence& sequence) const {
+    const std::uint32_t wanted = forkable_tokens(sequence);
+    if (wanted == 0 || sequence.has_rows_to_score()) return nullptr;
+    const auto found = std::ranges::find_if(runners_, [&](const Runner& runner) {
+      return !runner.gone && are_siblings(sequence, *runner.sequence) &&
+             runner.sequence->num_computed_tokens >= wanted;
+    });
+    return found == runners_.end() ? nullptr : found->sequence;
+  }
+
+  /// The most that it need not compute.
+  [[nodiscard]] Start start_of(const Sequence& sequence, const Sequence* source) const {
+    if (sequence.has_rows_to_score()) return {};
+    const kvcache::PrefixMatch match = kv_.match_prefix(sequence.hashed_tokens());
+    const std::uint32_t wanted = forkable_tokens(sequence);
+    if (source != nullptr && wanted > match.tokens) {
+      return {wanted, wanted / block_tokens_, 0, source->id};
+    }
+    return {match.tokens, match.blocks, match.reclaimable_blocks, std::nullopt};
+  }
+
   /// False, and nothing done, when there is no room for it.
-  bool admit(const Sequence& sequence, std::int64_t& room) {
-    const kvcache::PrefixMatch match = sequence.has_rows_to_score()
-                                           ? kvcache::PrefixMatch{}
-                                           : kv_.match_prefix(sequence.hashed_tokens());
+  bool admit(const Sequence& sequence, const Start& start, std::int64_t& room) {
     const bool reserves = sequence.preemptions >= limits_.preemptions_before_reserve;
     const std::uint32_t needed =
         blocks_for(reserves ? sequence.worst_case_tokens() : sequence.num_tokens());
     // Pinning takes the reclaimable blocks of the prefix from the free count: they cost like new
-    // ones.
-    const std::int64_t cost = std::int64_t{needed} - match.blocks + match.reclaimable_blocks;
+    // ones. What a fork shares is never free: nobody who runs leaves in a step that admits.
+    const std::int64_t cost = std::int64_t{needed} - start.blocks + start.reclaimable_blocks;
     if (cost > room) return false;
     room -= cost;
 
-    const std::uint32_t num_tokens = std::min(sequence.num_tokens() - match.tokens, tokens_left_);
+    const std::uint32_t num_tokens = std::min(sequence.num_tokens() - start.tokens, tokens_left_);
     tokens_left_ -= num_tokens;
-    plan_.admit.push_back({sequence.id, match.tokens, reserves});
+    plan_.admit.push_back({sequence.id, start.tokens, reserves, start.fork_of});
     write_chunk(sequence, {.sequence = sequence.id,
-                           .first_position = match.tokens,
+                           .first_position = start.tokens,
                            .num_tokens = num_tokens,
-                           .num_new_blocks = blocks_for(match.tokens + num_tokens) - match.blocks});
-    in_flight_.push_back({sequence.hashes.blocks(), match.blocks, sequence.priority});
+                           .num_new_blocks = blocks_for(start.tokens + num_tokens) - start.blocks});
+    in_flight_.push_back({&sequence, start.tokens});
     return true;
   }
 
   void gather_in_flight() {
     for (const Runner& runner : runners_) {
-      const std::span<const kvcache::BlockHash> hashes = runner.sequence->hashes.blocks();
-      const std::uint32_t next_block = runner.sequence->num_computed_tokens / block_tokens_;
-      if (runner.gone || next_block >= hashes.size()) continue;
-      in_flight_.push_back({hashes, next_block, runner.sequence->priority});
+      if (!runner.gone)
+        in_flight_.push_back({runner.sequence, runner.sequence->num_computed_tokens});
     }
+  }
+
+  /// For somebody not less important who is just computing what it could begin with.
+  [[nodiscard]] bool waits(const Sequence& sequence) const {
+    if (sequence.has_rows_to_score()) return false;  // it would take none of it
+    const std::uint32_t wanted = forkable_tokens(sequence);
+    return std::ranges::any_of(in_flight_, [&](const InFlight& other) {
+      if (other.sequence->priority > sequence.priority) return false;
+      const bool computes_prompt =
+          are_siblings(sequence, *other.sequence) && other.computed_tokens < wanted;
+      return computes_prompt || computes_block_of(sequence, other);
+    });
   }
 
   /// Hashes are chained: equal ones at a block stand for equal prefixes up to it. Should they
   /// collide, the wait ends when the other has passed the block; no tokens are ever taken on the
   /// word of a hash.
-  [[nodiscard]] bool waits_for_prefix(const Sequence& sequence) const {
-    if (sequence.has_rows_to_score()) return false;  // it would take none of it
+  [[nodiscard]] bool computes_block_of(const Sequence& sequence, const InFlight& other) const {
     const std::span<const kvcache::BlockHash> hashes = sequence.hashes.blocks();
+    const std::span<const kvcache::BlockHash> others = other.sequence->hashes.blocks();
     const std::size_t usable =
         std::min<std::size_t>(hashes.size(), (sequence.num_tokens() - 1) / block_tokens_);
-    return std::ranges::any_of(in_flight_, [&](const InFlight& other) {
-      return other.priority <= sequence.priority && other.next_block < usable &&
-             other.next_block < other.hashes.size() &&
-             other.hashes[other.next_block] == hashes[other.next_block];
-    });
+    const std::uint32_t next_block = other.computed_tokens / block_tokens_;
+    return next_block < usable && next_block < others.size() &&
+           others[next_block] == hashes[next_block];
   }
 
   [[nodiscard]] bool past_deadline(const Sequence& sequence) const {

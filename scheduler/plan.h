@@ -23,8 +23,13 @@ namespace kvasir::scheduler {
 ///    for which there are no blocks ends the line. An admission costs the blocks of all its known
 ///    tokens, reclaimable prefix blocks included; after preemptions_before_reserve preemptions it
 ///    costs its worst case, and what it does not hold of that is kept for it.
-/// 5. A waiting sequence whose next prefix block is just being computed by a running one that is
-///    not less important waits for it.
+/// 5. A waiting sequence of a fork group begins as a fork of the first running one of it whose
+/// cache
+///    holds the prompt, where the prefix cache has less: it costs only the blocks that it does not
+///    share.
+/// 6. A waiting sequence whose next prefix block, or whose group's prompt, is just being computed
+/// by
+///    a running one that is not less important waits for it.
 [[nodiscard]] StepPlan plan(const SchedulerState& state, const kvcache::KvView& kv,
                             const StepLimits& limits, TimePoint now);
 

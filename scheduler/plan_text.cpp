@@ -38,8 +38,9 @@ std::string plan_text(const StepPlan& plan) {
   for (const SequenceId id : plan.preempt) out << ' ' << value_of(id);
   section("admit", !plan.admit.empty());
   for (const Admission& admission : plan.admit) {
-    out << ' ' << value_of(admission.sequence) << '+' << admission.cached_tokens
-        << (admission.reserves_worst_case ? "!" : "");
+    out << ' ' << value_of(admission.sequence) << '+' << admission.cached_tokens;
+    if (admission.fork_of) out << '<' << value_of(*admission.fork_of);
+    out << (admission.reserves_worst_case ? "!" : "");
   }
   section("run", !plan.chunks.empty());
   for (const Chunk& chunk : plan.chunks) print_chunk(out, chunk);

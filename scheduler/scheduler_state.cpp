@@ -54,6 +54,7 @@ void submit(SchedulerState& state, const kvcache::KvView& kv, const StepLimits& 
   sequence.max_total_tokens = total_token_limit(request, limits);
   sequence.priority = request.priority;
   sequence.deadline = request.deadline;
+  sequence.fork_group = request.fork_group;
   sequence.arrival_order = state.next_arrival++;
   sequence.arrived_at = now;
 

@@ -27,6 +27,7 @@ struct Sequence {
 
   std::int32_t priority = 0;          // of the request: lower is served first
   std::optional<TimePoint> deadline;  // of the request
+  std::uint64_t fork_group = 0;       // of the request: equal ones have equal prompts; 0 is alone
   std::uint64_t arrival_order = 0;    // rises with every submission; kept through preemption
   std::uint64_t waited_steps = 0;     // steps spent waiting, all told; what ages it
   std::uint64_t last_turn =
@@ -35,7 +36,7 @@ struct Sequence {
   bool immune = false;  // its worst case is reserved, and it is never preempted
 
   // for usage
-  std::uint32_t cached_tokens = 0;  // of the prompt, at the first admission
+  std::uint32_t cached_tokens = 0;  // of the prompt, at the first admission; shared ones included
   std::uint32_t furthest_computed =
       0;  // the most tokens it ever had in the cache: below it is recomputation
   std::uint64_t computed_tokens = 0;  // token passes, recomputation included

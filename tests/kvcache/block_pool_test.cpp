@@ -1,7 +1,7 @@
 // The free list: what is counted, and in which order blocks come back.
 #include "kvcache/block_pool.h"
 
-#include "tests/kvcache/aborts.h"
+#include "tests/support/aborts.h"
 #include "tests/support/catch.h"
 
 namespace kvasir::kvcache {

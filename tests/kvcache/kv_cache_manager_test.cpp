@@ -2,7 +2,7 @@
 // tests/sim's.
 #include "kvcache/kv_cache_manager.h"
 
-#include "tests/kvcache/aborts.h"
+#include "tests/support/aborts.h"
 #include "tests/support/catch.h"
 
 #include <vector>

@@ -2,7 +2,7 @@
 // them afterwards neither finds a value that is not its own. Blocks have four tokens.
 #include "core/rng.h"
 #include "kvcache/kv_cache_manager.h"
-#include "tests/kvcache/aborts.h"
+#include "tests/support/aborts.h"
 #include "tests/support/catch.h"
 
 #include <iterator>

@@ -1,7 +1,7 @@
 // The arena's tiles: aligned, disjoint, and together exactly the budget that was asked for.
 #include "kvcache/kv_storage.h"
 
-#include "tests/kvcache/aborts.h"
+#include "tests/support/aborts.h"
 #include "tests/support/catch.h"
 
 #include <cstring>

@@ -1,7 +1,7 @@
 // A hit needs equal tokens, parent and salt; the hash alone is never believed.
 #include "kvcache/prefix_cache.h"
 
-#include "tests/kvcache/aborts.h"
+#include "tests/support/aborts.h"
 #include "tests/support/catch.h"
 
 #include <vector>

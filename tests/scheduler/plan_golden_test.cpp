@@ -95,6 +95,7 @@ Sequence make_sequence(const Words& words, const FakeKv& kv, std::uint64_t arriv
   sequence.preemptions = words.count("preempted", 0);
   sequence.last_turn = words.count("served", 0);
   sequence.immune = words.get("immune", 0) != 0;
+  sequence.fork_group = words.count("group", 0);
   sequence.arrival_order = arrival;
   if (const std::int64_t deadline = words.get("deadline", 0); deadline > 0) {
     sequence.deadline = TimePoint{} + std::chrono::milliseconds(deadline);

@@ -2,7 +2,10 @@
 #include "tests/sim/shadow_executor.h"
 
 #include "core/check.h"
+#include "scheduler/apply.h"
 #include "tests/sim/toy_model.h"
+
+#include <algorithm>
 
 namespace kvasir::sim {
 
@@ -13,6 +16,7 @@ ShadowExecutor::ShadowExecutor(const kvcache::KvCacheManager& kv)
 
 StepResult ShadowExecutor::execute(const StepPlan& plan, const scheduler::SchedulerState& state) {
   StepResult result;
+  copy(scheduler::block_copies(plan, kv_));
   for (const Chunk& chunk : plan.chunks) {
     const scheduler::Sequence* const sequence = state.find(chunk.sequence);
     KVASIR_CHECK(sequence != nullptr, "sequence " << value_of(chunk.sequence) << " has gone");
@@ -36,11 +40,25 @@ StepResult ShadowExecutor::execute(const StepPlan& plan, const scheduler::Schedu
 }
 
 void ShadowExecutor::execute_and_fail(const StepPlan& plan) {
+  copy(scheduler::block_copies(plan, kv_));
   for (const Chunk& chunk : plan.chunks) {
     const std::span<const BlockId> table = kv_.block_table(chunk.sequence);
     check_may_write(chunk, table);
     for (std::uint32_t i = 0; i < chunk.num_tokens; ++i)
       slot(table, chunk.first_position + i) = 0xbad;
+  }
+}
+
+/// The slots that are not copied are left as they were: whoever reads them finds another's value.
+void ShadowExecutor::copy(std::span<const BlockCopy> copies) {
+  for (const BlockCopy& copy : copies) {
+    KVASIR_CHECK(copy.num_tokens >= 1 && copy.num_tokens < block_tokens_, copy.num_tokens);
+    KVASIR_CHECK(kv_.references(copy.source) >= 1, "what is copied has gone");
+    KVASIR_CHECK(kv_.references(copy.destination) == 1, "a copy overwrites what others hold");
+    KVASIR_CHECK(!kv_.is_published(copy.destination), "a copy overwrites what is published");
+    const auto from = slots_.begin() + std::ptrdiff_t{value_of(copy.source)} * block_tokens_;
+    std::copy_n(from, copy.num_tokens,
+                slots_.begin() + std::ptrdiff_t{value_of(copy.destination)} * block_tokens_);
   }
 }
 

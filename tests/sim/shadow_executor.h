@@ -8,6 +8,7 @@
 #include "scheduler/scheduler_state.h"
 
 #include <cstdint>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
@@ -25,6 +26,7 @@ class ShadowExecutor {
 
  private:
   using Prefix = std::vector<std::uint64_t>;  // [positions + 1], the first before any token
+  void copy(std::span<const BlockCopy> copies);
   [[nodiscard]] std::uint64_t& slot(std::span<const BlockId> table, std::uint32_t position);
   const Prefix& prefix_of(const scheduler::Sequence& sequence);
   void check_may_write(const Chunk& chunk, std::span<const BlockId> table) const;

@@ -34,7 +34,10 @@ void print(const Tally& tally) {
             << tally.preemptions << " preemptions, " << tally.reserved_admissions
             << " ended with their worst case reserved; " << tally.computed_tokens
             << " tokens computed, " << tally.recomputed_tokens << " again, "
-            << tally.prefix_hit_tokens << " found; " << tally.crowded_steps
+            << tally.prefix_hit_tokens << " found; " << tally.forks << " forks, "
+            << tally.late_forks << " of one that had generated, " << tally.forks_again
+            << " after a preemption, " << tally.copied_blocks << " blocks copied, "
+            << tally.cancelled_sharers << " sharers cancelled; " << tally.crowded_steps
             << " crowded steps; longest stay " << tally.longest_stay_steps << " steps\n";
 }
 
@@ -63,6 +66,11 @@ TEST_CASE("Simulation: under any load the books balance and every answer is the 
   CHECK(total.reserved_admissions > steps / 10'000);
   CHECK(total.crowded_steps > steps / 10'000);
   CHECK(total.prefix_hit_tokens > steps / 10);
+  CHECK(total.forks > steps / 1000);
+  CHECK(total.late_forks > steps / 10'000);
+  CHECK(total.forks_again > steps / 10'000);
+  CHECK(total.copied_blocks > steps / 1000);
+  CHECK(total.cancelled_sharers > steps / 10'000);
 }
 
 TEST_CASE("Simulation: the same seed makes the same decisions again", "[sim]") {

@@ -32,6 +32,11 @@ Tally& Tally::operator+=(const Tally& other) {
   prefix_hit_tokens += other.prefix_hit_tokens;
   computed_tokens += other.computed_tokens;
   recomputed_tokens += other.recomputed_tokens;
+  forks += other.forks;
+  late_forks += other.late_forks;
+  forks_again += other.forks_again;
+  cancelled_sharers += other.cancelled_sharers;
+  copied_blocks += other.copied_blocks;
   crowded_steps += other.crowded_steps;
   plans_hash = mix64(plans_hash ^ other.plans_hash);
   longest_stay_steps = std::max(longest_stay_steps, other.longest_stay_steps);
@@ -94,12 +99,14 @@ void Simulation::cancel_some() {
   const SequenceId id{last_id_ - random_.next() % span};
   const std::uint32_t held = kv_.blocks_freed_by_evicting(id);
   const std::uint32_t free_before = kv_.num_free_blocks();
+  const bool shares = kv_.blocks_held(id) > held;
   const auto removed = scheduler::remove(state_, kv_, id);
   KVASIR_CHECK(removed.has_value() == live_.contains(id), "sequence " << value_of(id));
   KVASIR_CHECK(kv_.num_free_blocks() == free_before + held, "a cancelled sequence keeps blocks");
   KVASIR_CHECK(kv_.blocks_held(id) == 0);
   if (!removed) return;
   ++tally_.cancelled;
+  tally_.cancelled_sharers += shares && removed->fork_group != 0 ? 1 : 0;
   count_end(id);
 }
 
@@ -150,12 +157,34 @@ void Simulation::check_plan(const StepPlan& plan) const {
     KVASIR_CHECK(id != state_.running[0].id, "the first of the running is preempted");
     KVASIR_CHECK(!state_.find(id)->immune, "an immune sequence is preempted");
   }
+  check_admissions(plan);
   KVASIR_CHECK(std::ranges::is_sorted(state_.running, scheduler::running_before));
   KVASIR_CHECK(std::ranges::is_sorted(state_.waiting, scheduler::waiting_before));
   if (tally_.steps % kPuritySteps != 0) return;
   const scheduler::SchedulerState copy = state_;
   KVASIR_CHECK(scheduler::plan(copy, kv_, scenario_.limits, clock_.now()) == plan,
                "plan is not pure");
+}
+
+/// Nobody computes again what a running one of its group has, and nobody is a fork of another
+/// group.
+void Simulation::check_admissions(const StepPlan& plan) const {
+  for (const Admission& admission : plan.admit) {
+    const scheduler::Sequence& newcomer = *state_.find(admission.sequence);
+    const std::uint32_t common = std::min(newcomer.num_prompt_tokens, newcomer.num_tokens() - 1);
+    const auto shows_prompt = [&](const scheduler::Sequence& other) {
+      return newcomer.fork_group != 0 && other.fork_group == newcomer.fork_group &&
+             other.num_computed_tokens >= common;
+    };
+    KVASIR_CHECK(
+        admission.cached_tokens >= common || std::ranges::none_of(state_.running, shows_prompt),
+        "sequence " << value_of(newcomer.id) << " computes what a sibling has");
+    if (!admission.fork_of) continue;
+    const auto source =
+        std::ranges::find(state_.running, *admission.fork_of, &scheduler::Sequence::id);
+    KVASIR_CHECK(source != state_.running.end(), "a fork of one that does not run");
+    KVASIR_CHECK(shows_prompt(*source), "a fork of what is not there");
+  }
 }
 
 void Simulation::count(const StepPlan& plan) {
@@ -168,8 +197,21 @@ void Simulation::count(const StepPlan& plan) {
   for (const Rejection& rejection : plan.reject) mix(value_of(rejection.sequence));
   for (const Admission& admission : plan.admit) {
     mix(value_of(admission.sequence) << 32 | admission.cached_tokens);
+    if (admission.fork_of) mix(value_of(*admission.fork_of));
   }
   for (const Chunk& chunk : plan.chunks) mix(value_of(chunk.sequence) << 32 | chunk.num_tokens);
+  count_forks(plan);
+}
+
+void Simulation::count_forks(const StepPlan& plan) {
+  for (const Admission& admission : plan.admit) {
+    if (!admission.fork_of) continue;
+    ++tally_.forks;
+    tally_.late_forks += state_.find(*admission.fork_of)->num_generated() > 1 ? 1 : 0;
+    tally_.forks_again += state_.find(admission.sequence)->preemptions > 0 ? 1 : 0;
+    tally_.copied_blocks +=
+        admission.cached_tokens % scenario_.cache.geometry.block_tokens > 0 ? 1 : 0;
+  }
 }
 
 void Simulation::check_counts(const StepPlan& plan) const {

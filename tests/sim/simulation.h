@@ -33,6 +33,11 @@ struct Tally {
   std::uint64_t prefix_hit_tokens = 0;
   std::uint64_t computed_tokens = 0;
   std::uint64_t recomputed_tokens = 0;
+  std::uint64_t forks = 0;
+  std::uint64_t late_forks = 0;         // from a source that has generated more than one token
+  std::uint64_t forks_again = 0;        // of sequences that were preempted
+  std::uint64_t cancelled_sharers = 0;  // of a fork group, while others held their blocks
+  std::uint64_t copied_blocks = 0;
   std::uint64_t crowded_steps = 0;       // with more decodes than step tokens
   std::uint64_t plans_hash = 0;          // of all decisions in order
   std::uint64_t longest_stay_steps = 0;  // of one sequence, from submission to finish
@@ -60,9 +65,11 @@ class Simulation {
   void cancel_all();
   void step();
   void check_plan(const StepPlan& plan) const;
+  void check_admissions(const StepPlan& plan) const;
   void check_counts(const StepPlan& plan) const;
   void check_progress(const StepPlan& plan);
   void count(const StepPlan& plan);
+  void count_forks(const StepPlan& plan);
   void deliver(const scheduler::StepEvents& events);
   void finish(const scheduler::Finish& finish);
   void check_answer(const scheduler::Finish& finish) const;

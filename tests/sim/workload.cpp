@@ -25,7 +25,7 @@ kvcache::KvCacheOptions make_cache(Random& random) {
   cache.geometry.groups = {{.num_layers = 1, .num_kv_heads = 1, .head_dim = 8}};
   cache.geometry.block_tokens = pick<4>(random, {1, 4, 8, 16});
   cache.num_blocks = pick<6>(random, {3, 6, 10, 20, 40, 150}) + random.between(0, 5);
-  cache.prefix_cache_enabled = !random.chance(100);
+  cache.prefix_cache_enabled = !random.chance(250);
   if (random.chance(150)) cache.hash = weak_hash;
   return cache;
 }
@@ -55,6 +55,8 @@ Scenario make_scenario(std::uint64_t seed) {
   scenario.arrival_chance = pick<3>(random, {100, 400, 1000});
   scenario.largest_burst = pick<3>(random, {1, 3, 12});
   scenario.group_chance = pick<3>(random, {0, 200, 500});
+  scenario.fork_chance = pick<3>(random, {0, 800, 1000});
+  scenario.most_choices = pick<3>(random, {2, 5, 12});
   scenario.shared_chance = pick<3>(random, {0, 400, 900});
   scenario.follow_up_chance = pick<3>(random, {0, 200, 600});
   scenario.deadline_chance = pick<3>(random, {0, 0, 150});
@@ -89,7 +91,9 @@ std::vector<std::shared_ptr<const Request>> RequestMaker::make(TimePoint now) {
     request.deadline = now + std::chrono::milliseconds(random_.between(0, 400));
   }
   std::vector<std::shared_ptr<const Request>> choices;
-  const std::uint32_t n = random_.chance(scenario_.group_chance) ? random_.between(2, 5) : 1;
+  const std::uint32_t n =
+      random_.chance(scenario_.group_chance) ? random_.between(2, scenario_.most_choices) : 1;
+  if (n > 1 && random_.chance(scenario_.fork_chance)) request.fork_group = ++num_fork_groups_;
   for (std::uint32_t k = 0; k < n; ++k) {
     request.sampling.choice_index = k;
     choices.push_back(std::make_shared<const Request>(request));

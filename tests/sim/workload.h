@@ -26,6 +26,8 @@ struct Scenario {
   std::uint32_t arrival_chance = 0;  // per step
   std::uint32_t largest_burst = 1;
   std::uint32_t group_chance = 0;      // n > 1 choices of one prompt
+  std::uint32_t fork_chance = 0;       // of such a group: that it is said to be one
+  std::uint32_t most_choices = 5;      // of a group
   std::uint32_t shared_chance = 0;     // a prompt that starts like others
   std::uint32_t follow_up_chance = 0;  // a prompt that goes on from an earlier answer
   std::uint32_t deadline_chance = 0;
@@ -57,6 +59,7 @@ class RequestMaker {
   Random& random_;
   std::vector<std::vector<TokenId>> openings_;
   std::vector<std::vector<TokenId>> conversations_;
+  std::uint64_t num_fork_groups_ = 0;
 };
 
 }  // namespace kvasir::sim
