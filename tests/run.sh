@@ -82,15 +82,25 @@ run_programs() {
   return $status
 }
 
-# A virtual environment for the clients, made again when the list of requirements or the Python changes.
+# make_venv NAME REQUIREMENTS CONSTRAINTS: a virtual environment in the cache, made again when a list or the Python
+# changes; its path is left in MADE_VENV. The mark of a complete one is written last, and two runs at once take turns.
 make_venv() {
   local key
-  key=$(cat tests/e2e/requirements.txt <(python3 --version) | sha256sum | cut -c1-16)
-  VENV=$CACHE/venv-$key
-  [ -f "$VENV/complete" ] && return
-  rm -rf "$VENV"
-  python3 -m venv "$VENV" && "$VENV/bin/pip" install -q --disable-pip-version-check -r tests/e2e/requirements.txt &&
-    touch "$VENV/complete"
+  key=$(cat "$2" "$3" <(python3 --version) | sha256sum | cut -c1-16)
+  MADE_VENV=$CACHE/$1-$key
+  [ -f "$MADE_VENV/complete" ] && return
+  mkdir -p "$CACHE"
+  (
+    flock 9
+    [ -f "$MADE_VENV/complete" ] && exit
+    rm -rf "$MADE_VENV"
+    python3 -m venv "$MADE_VENV" && "$MADE_VENV/bin/pip" install -q --disable-pip-version-check -r "$2" -c "$3" &&
+      touch "$MADE_VENV/complete"
+  ) 9>"$CACHE/$1.lock"
+}
+
+make_client_venv() {
+  make_venv venv tests/e2e/requirements.txt tests/e2e/constraints.txt && VENV=$MADE_VENV
 }
 
 run_pytest() {
@@ -125,7 +135,7 @@ default_tier() {
   must "set-up: packages" deploy/setup.sh packages
   must "set-up: build" build_preset release kvasir kvasir_tests
   must "set-up: model" deploy/setup.sh model
-  must "set-up: clients" make_venv
+  must "set-up: clients" make_client_venv
   export KVASIR_SIM_STEPS=${KVASIR_SIM_STEPS:-$DEFAULT_SIM_STEPS}
   run_programs build/release release
   step "tidy" run_pytest tidy tests/tidy

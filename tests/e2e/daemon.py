@@ -41,9 +41,12 @@ def eventually(condition, what: str, seconds: float = SETTLE_SECONDS):
 
 
 class Daemon:
-    """One running `kvasir serve`. Flags are given as keywords: kv_budget="8MiB" becomes --kv-budget 8MiB."""
+    """One running `kvasir serve`. Flags are given as keywords: kv_budget="8MiB" becomes --kv-budget 8MiB.
 
-    def __init__(self, **flags):
+    api_key is no flag: it is what the test itself asks with, where --api-key-file wants a key.
+    """
+
+    def __init__(self, api_key: str | None = None, **flags):
         self.folder = tempfile.TemporaryDirectory(prefix="kvasir-e2e-")
         ready_file = os.path.join(self.folder.name, "ready.json")
         self.log_path = os.path.join(self.folder.name, "log")
@@ -70,7 +73,9 @@ class Daemon:
         self.url = f"http://127.0.0.1:{self.http_port}"
         self.channel = grpc.insecure_channel(f"127.0.0.1:{self.grpc_port}")
         self.stub = pb_grpc.InferenceStub(self.channel)
-        self.http = httpx.Client(base_url=self.url, timeout=120)
+        authorization = {"authorization": f"Bearer {api_key}"} if api_key else {}
+        self.metadata = list(authorization.items())
+        self.http = httpx.Client(base_url=self.url, timeout=120, headers=authorization)
         self.context_tokens = self.status().context_tokens
 
     def new_channel(self, **options) -> grpc.Channel:
@@ -82,7 +87,7 @@ class Daemon:
         return pathlib.Path(self.log_path).read_text(errors="replace")
 
     def status(self):
-        return self.stub.GetStatus(pb.GetStatusRequest(), timeout=60)
+        return self.stub.GetStatus(pb.GetStatusRequest(), timeout=60, metadata=self.metadata)
 
     def metric(self, name: str, **labels) -> float:
         """The sum of the samples of /metrics that have these labels."""
@@ -94,7 +99,8 @@ class Daemon:
         return sum(found)
 
     def tokenize(self, text: str) -> list[int]:
-        return list(self.stub.Tokenize(pb.TokenizeRequest(prompt=text, add_special_tokens=False)).tokens)
+        return list(self.stub.Tokenize(pb.TokenizeRequest(prompt=text, add_special_tokens=False),
+                                       metadata=self.metadata).tokens)
 
     def num_fds(self) -> int:
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
