@@ -53,7 +53,10 @@ struct Circumstances {
       0;  // physical blocks are first, first + stride, ... modulo their (prime) number
   std::uint32_t block_stride = 1;
   std::uint32_t shared_prefix_tokens = 0;  // computed by another sequence, in blocks that both hold
-  std::uint64_t seed = 0;                  // of the schedule
+  /// So many tokens of the prompt are a sibling's: its full blocks are shared, the next is copied,
+  /// and it writes on in its own while the sequence does.
+  std::uint32_t forked_tokens = 0;
+  std::uint64_t seed = 0;        // of the schedule
   bool keeps_all_logits = true;  // else only the rows that are sampled are computed to the end
 };
 
@@ -61,8 +64,8 @@ std::string describe(const Circumstances& c) {
   return "chunks of " + std::to_string(c.chunk_tokens) + ", " + std::to_string(c.num_threads) +
          " threads, " + std::to_string(c.num_mates) + " mates, blocks from " +
          std::to_string(c.first_block) + " by " + std::to_string(c.block_stride) + ", prefix of " +
-         std::to_string(c.shared_prefix_tokens) + ", seed " + std::to_string(c.seed) +
-         (c.keeps_all_logits ? "" : ", sampled rows only");
+         std::to_string(c.shared_prefix_tokens) + ", fork of " + std::to_string(c.forked_tokens) +
+         ", seed " + std::to_string(c.seed) + (c.keeps_all_logits ? "" : ", sampled rows only");
 }
 
 struct Subject {
@@ -87,6 +90,7 @@ class Scene {
     TestSequence target =
         make_sequence(subject_.request, take_blocks(room), around_.keeps_all_logits);
     if (around_.shared_prefix_tokens > 0) share_prefix(target);
+    if (around_.forked_tokens > 0) fork_from_sibling(target);
     for (std::uint32_t i = 0; i < around_.num_mates; ++i) mates_.push_back(make_mate(i));
     while (target.sampled.size() < subject_.num_new_tokens) step(target);
     return target;
@@ -131,6 +135,28 @@ class Scene {
     target.num_computed = shared;
   }
 
+  /// Another choice of the same prompt computes it in chunks of its own and begins its answer. It
+  /// is a mate from here on.
+  void fork_from_sibling(TestSequence& target) {
+    const std::uint32_t num_tokens = around_.forked_tokens;
+    REQUIRE(num_tokens < target.tokens.size());
+    Request request = subject_.request;
+    request.sampling.temperature = 1.3F;
+    request.sampling.choice_index = 1;
+    const auto room = static_cast<std::uint32_t>(request.prompt_tokens.size()) + kMateTokens;
+    TestSequence sibling = make_sequence(request, take_blocks(room), false);
+    runner_.run_alone(sibling, 13, 2);
+    const std::uint32_t num_full = num_tokens / 16;
+    std::copy_n(sibling.blocks.begin(), num_full, target.blocks.begin());
+    if (num_tokens % 16 > 0) {
+      runner_.copy_before_step({.source = sibling.blocks[num_full],
+                                .destination = target.blocks[num_full],
+                                .num_tokens = num_tokens % 16});
+    }
+    target.num_computed = num_tokens;
+    mates_.push_back(std::move(sibling));
+  }
+
   TestSequence make_mate(std::uint32_t index) {
     const std::uint32_t length = 1 + dice_.below(kMateTokens / 2);
     Request request = greedy_request(
@@ -144,7 +170,7 @@ class Scene {
   void step(TestSequence& target) {
     std::vector<ChunkOrder> orders;
     for (TestSequence& mate : mates_) {
-      const bool full = mate.tokens.size() >= kMateTokens;
+      const bool full = mate.tokens.size() >= mate.blocks.size() * 16;
       if (full || dice_.below(4) == 0) continue;
       orders.push_back({&mate, 1 + dice_.below(30)});
     }
@@ -169,7 +195,8 @@ std::string first_difference(const TestSequence& expected, const TestSequence& a
   if (expected.sampled != actual.sampled) return "sampled tokens or logprobs";
   if (!around.keeps_all_logits) return {};
   if (expected.logits.size() != actual.logits.size()) return "number of logits";
-  for (std::size_t p = around.shared_prefix_tokens; p < expected.logits.size(); ++p) {
+  for (std::size_t p = std::max(around.shared_prefix_tokens, around.forked_tokens);
+       p < expected.logits.size(); ++p) {
     const std::size_t bytes = expected.logits[p].size() * sizeof(float);
     if (actual.logits[p].size() != expected.logits[p].size() ||
         std::memcmp(expected.logits[p].data(), actual.logits[p].data(), bytes) != 0) {
@@ -224,6 +251,16 @@ std::vector<Circumstances> all_circumstances(std::uint32_t prefix_tokens) {
                   .block_stride = 37,
                   .shared_prefix_tokens = prefix_tokens,
                   .seed = 22});
+  // At a block's border, one past it, and where the last slot but one of a block is copied.
+  for (const std::uint32_t past : {0U, 1U, 14U}) {
+    list.push_back({.chunk_tokens = 1 + 15 * past,
+                    .num_threads = 1 + past % 3,
+                    .num_mates = past % 4,
+                    .first_block = 40 + past,
+                    .block_stride = 29,
+                    .forked_tokens = prefix_tokens + past,
+                    .seed = 24 + past});
+  }
   return list;
 }
 

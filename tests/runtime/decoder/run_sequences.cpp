@@ -28,6 +28,7 @@ SequenceRunner::SequenceRunner(const TestModel& model, const RunOptions& options
 
 void SequenceRunner::step(std::span<const ChunkOrder> chunks) {
   Batch batch;
+  batch.copies = std::exchange(copies_, {});
   for (const ChunkOrder& order : chunks) {
     TestSequence& sequence = *order.sequence;
     BatchChunk chunk;

@@ -52,6 +52,8 @@ class SequenceRunner {
   /// The whole arena starts as NaN patterns (all bits set), in every element type.
   SequenceRunner(const TestModel& model, const RunOptions& options);
 
+  /// The next step makes this copy before it computes.
+  void copy_before_step(const BlockCopy& copy) { copies_.push_back(copy); }
   /// Computes the chunks; a sequence whose last known token was computed gets the sampled one
   /// appended.
   void step(std::span<const ChunkOrder> chunks);
@@ -71,6 +73,7 @@ class SequenceRunner {
   RunOptions options_;
   kvcache::KvStorage storage_;
   std::unique_ptr<CpuExecutor> executor_;
+  std::vector<BlockCopy> copies_;  // of the next step
 };
 
 /// A greedy request, with logprobs.
