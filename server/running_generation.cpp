@@ -60,7 +60,9 @@ class EventQueue {
       if (closed_) return true;  // nobody reads any more; the cancel is on its way
       if (bytes_[choice_index] + bytes > max_bytes_) return false;
       bytes_[choice_index] += bytes;
-      events_.push_back({choice_index, std::move(event)});
+      // In place: GCC 12 warns of the other alternatives of a temporary that is moved from.
+      events_.emplace_back().choice_index = choice_index;
+      events_.back().event = std::move(event);
       if (!std::exchange(wake_wanted_, false)) return true;
     }
     wake();
