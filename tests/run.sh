@@ -136,6 +136,7 @@ default_tier() {
   must "set-up: build" build_preset release kvasir kvasir_tests
   must "set-up: model" deploy/setup.sh model
   must "set-up: clients" make_client_venv
+  step "set-up: promtool" tests/support/fetch_promtool.sh "$CACHE/promtool"
   export KVASIR_SIM_STEPS=${KVASIR_SIM_STEPS:-$DEFAULT_SIM_STEPS}
   run_programs build/release release
   step "tidy" run_pytest tidy tests/tidy
