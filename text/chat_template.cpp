@@ -6,6 +6,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
+#include <array>
 #include <utility>
 
 namespace kvasir::text {
@@ -65,6 +67,55 @@ std::string_view utf8_or_empty(std::string_view bytes) {
   return bytes;
 }
 
+/// What the template gets from its caller, whether or not the model has it.
+constexpr std::array<std::string_view, 6> kOwnVariables = {
+    "messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token"};
+/// Deeper ones are refused before anything walks them.
+constexpr int kMaxVariableDepth = 64;
+
+tl::unexpected<Error> bad_variables(ErrorCode code, const std::string& what) {
+  return fail(code, std::string(ChatTemplate::kVariablesParam) + " " + what,
+              ChatTemplate::kVariablesParam);
+}
+
+/// A JSON object by name and value, in the order of the text.
+Result<Json> parse_variables(std::string_view text) {
+  if (text.empty()) return Json::object();
+  bool too_deep = false;
+  const auto bound_depth = [&](int depth, Json::parse_event_t, const Json&) {
+    too_deep = too_deep || depth > kMaxVariableDepth;
+    return !too_deep;
+  };
+  Json variables = Json::parse(text, bound_depth, /*allow_exceptions=*/false);
+  if (too_deep) return bad_variables(ErrorCode::kJsonTooDeep, "is nested too deep");
+  if (!variables.is_object()) return bad_variables(ErrorCode::kInvalidType, "must be an object");
+  return variables;
+}
+
+/// Every string, names of members included, as `change` makes it.
+template <typename Change>
+Result<Json> with_texts(const Json& value, const Change& change) {
+  if (value.is_string()) {
+    return change(value.get_ref<const std::string&>()).map([](std::string text) {
+      return Json(std::move(text));
+    });
+  }
+  if (!value.is_structured()) return value;
+  Json changed = value.is_array() ? Json::array() : Json::object();
+  for (const auto& member : value.items()) {
+    auto item = with_texts(member.value(), change);
+    if (!item) return item;
+    if (value.is_array()) {
+      changed.push_back(std::move(*item));
+      continue;
+    }
+    auto name = change(member.key());
+    if (!name) return tl::unexpected(name.error());
+    changed[*name] = std::move(*item);
+  }
+  return changed;
+}
+
 void reserve_letters(const std::vector<ChatMessage>& messages, MessageGuard& guard) {
   for (const ChatMessage& message : messages) {
     guard.reserve(message.role);
@@ -79,11 +130,16 @@ void reserve_letters(const std::vector<ChatMessage>& messages, MessageGuard& gua
 struct ChatTemplate::Impl {
   std::string source;
   const Tokenizer& tokenizer;
+  RenderLimits limits;
   ControlParts parts;
   BridgeTemplate bridge;
 
   [[nodiscard]] Json context(std::vector<Json> messages, bool add_generation_prompt) const;
+  [[nodiscard]] Result<void> add_variables(const Json& variables, MessageGuard& guard,
+                                           Json& context) const;
   [[nodiscard]] Result<std::string> render(const Json& context, std::string_view now) const;
+  [[nodiscard]] Result<std::vector<TextSegment>> segments(std::string_view rendered,
+                                                          const MessageGuard& guard) const;
 };
 
 /// The variables that templates expect; what does not apply is none, as in the library that
@@ -100,6 +156,23 @@ Json ChatTemplate::Impl::context(std::vector<Json> messages, bool add_generation
     variables["eos_token"] = utf8_or_empty(tokenizer.token_bytes_with_special(*eos));
   }
   return variables;
+}
+
+/// A function cannot be shadowed either: a template calls it by the same name.
+Result<void> ChatTemplate::Impl::add_variables(const Json& variables, MessageGuard& guard,
+                                               Json& context) const {
+  for (const auto& [name, value] : variables.items()) {
+    if (std::find(kOwnVariables.begin(), kOwnVariables.end(), name) != kOwnVariables.end() ||
+        kvasir_text_template_has_function(bridge.get(), view_of(name))) {
+      const std::string param = std::string(kVariablesParam) + "." + name;
+      return fail(ErrorCode::kUnsupportedParameter, param + " is the template's own name", param);
+    }
+    auto guarded =
+        with_texts(value, [&](std::string_view text) { return guard.guard_variable(text); });
+    if (!guarded) return tl::unexpected(guarded.error());
+    context[name] = std::move(*guarded);
+  }
+  return {};
 }
 
 Result<std::string> ChatTemplate::Impl::render(const Json& context, std::string_view now) const {
@@ -128,16 +201,43 @@ Result<std::unique_ptr<ChatTemplate>> ChatTemplate::create(std::string source,
     return fail(ErrorCode::kInvalidModelFile, "the chat template cannot be used: " + error.str());
   }
   auto impl = std::make_unique<Impl>(
-      Impl{std::move(source), tokenizer, ControlParts(tokenizer), BridgeTemplate(parsed)});
+      Impl{std::move(source), tokenizer, limits, ControlParts(tokenizer), BridgeTemplate(parsed)});
   return std::unique_ptr<ChatTemplate>(new ChatTemplate(std::move(impl)));
+}
+
+/// A private letter may stand for more bytes than its own, so the limit is looked at once more.
+Result<std::vector<TextSegment>> ChatTemplate::Impl::segments(std::string_view rendered,
+                                                              const MessageGuard& guard) const {
+  auto segments = tokenizer.split_at_control(rendered);
+  if (!segments) {
+    return segments;
+  }
+  std::size_t num_bytes = 0;
+  for (TextSegment& segment : *segments) {
+    segment.text = guard.restore(segment.text);
+    num_bytes += segment.text.size();
+  }
+  if (num_bytes > limits.max_output_bytes) {
+    return fail(ErrorCode::kInvalidTemplateInput,
+                "chat template: the template's output is larger than " +
+                    std::to_string(limits.max_output_bytes) + " bytes",
+                "messages");
+  }
+  return segments;
 }
 
 Result<std::vector<TextSegment>> ChatTemplate::render(const std::vector<ChatMessage>& messages,
                                                       bool add_generation_prompt,
-                                                      std::string_view now) const {
+                                                      std::string_view now,
+                                                      std::string_view variables) const {
+  const auto extra = parse_variables(variables);
+  if (!extra) {
+    return tl::unexpected(extra.error());
+  }
   MessageGuard guard(impl_->tokenizer, impl_->parts);
   guard.reserve(impl_->source);
   reserve_letters(messages, guard);
+  guard.reserve(extra->dump());  // JSON's escapes spell no private letter
   std::vector<Json> guarded;
   for (const ChatMessage& message : messages) {
     auto json = guarded_message(message, guard);
@@ -146,19 +246,15 @@ Result<std::vector<TextSegment>> ChatTemplate::render(const std::vector<ChatMess
     }
     guarded.push_back(std::move(*json));
   }
-  const auto rendered =
-      impl_->render(impl_->context(std::move(guarded), add_generation_prompt), now);
+  Json context = impl_->context(std::move(guarded), add_generation_prompt);
+  if (auto ok = impl_->add_variables(*extra, guard, context); !ok) {
+    return tl::unexpected(ok.error());
+  }
+  const auto rendered = impl_->render(context, now);
   if (!rendered) {
     return tl::unexpected(rendered.error());
   }
-  auto segments = impl_->tokenizer.split_at_control(*rendered);
-  if (!segments) {
-    return segments;
-  }
-  for (TextSegment& segment : *segments) {
-    segment.text = guard.restore(segment.text);
-  }
-  return segments;
+  return impl_->segments(*rendered, guard);
 }
 
 const std::string& ChatTemplate::source() const { return impl_->source; }

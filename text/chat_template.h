@@ -1,5 +1,6 @@
 // Chat messages to prompt segments, over the `minijinja` crate by way of text/bridge. Message text
-// is data: control tokens spelled inside it never become control tokens. Thread-safe once built.
+// is data: control tokens spelled inside it never become control tokens; so are the strings of
+// variables that a request sets. Thread-safe once built.
 #pragma once
 
 #include "core/result.h"
@@ -38,10 +39,15 @@ class ChatTemplate {
 
   /// Renders with add_generation_prompt, splits at the template's own control tokens and restores
   /// the messages' text. `now` is the local time that strftime_now sees, "YYYY-MM-DDTHH:MM:SS".
-  /// Errors: kInvalidTemplateInput (raise_exception, limits).
+  /// `variables` is a JSON object of further variables, or empty; their strings are data like the
+  /// messages'. Errors: kInvalidTemplateInput (raise_exception, limits); kInvalidType for variables
+  /// that are no object, kJsonTooDeep; kUnsupportedParameter for one with the name of a variable
+  /// or function that the template has already. `param` then begins with kVariablesParam.
   [[nodiscard]] Result<std::vector<TextSegment>> render(const std::vector<ChatMessage>& messages,
                                                         bool add_generation_prompt,
-                                                        std::string_view now) const;
+                                                        std::string_view now,
+                                                        std::string_view variables = {}) const;
+  static constexpr const char* kVariablesParam = "chat_template_kwargs";
   [[nodiscard]] const std::string& source() const;
 
  private:

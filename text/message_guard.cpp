@@ -147,6 +147,14 @@ Result<std::string> MessageGuard::guard_spellings(std::string_view text) {
 }
 
 Result<std::string> MessageGuard::guard(std::string_view text) {
+  return guard_text(text, /*may_lie_within=*/false);
+}
+
+Result<std::string> MessageGuard::guard_variable(std::string_view text) {
+  return guard_text(text, /*may_lie_within=*/true);
+}
+
+Result<std::string> MessageGuard::guard_text(std::string_view text, bool may_lie_within) {
   auto guarded = guard_spellings(text);
   if (!guarded) {
     return guarded;
@@ -168,7 +176,9 @@ Result<std::string> MessageGuard::guard(std::string_view text) {
   }
   const bool only_letter = body.size() == first_letter_bytes(body);
   const bool replaced = only_letter && parts_.may_begin_at_end(body);
-  if (!replaced && (parts_.may_end_at_start(body) || parts_.may_lie_within(body))) {
+  const bool completes =
+      parts_.may_end_at_start(body) || (!may_lie_within && parts_.may_lie_within(body));
+  if (!replaced && completes) {
     const std::size_t size = first_letter_bytes(body);
     const auto letter = letter_for(std::string_view(body).substr(0, size));
     if (!letter) {

@@ -48,6 +48,10 @@ class MessageGuard {
   /// judged without it. Errors: kInvalidTemplateInput when the text leaves no private letter,
   /// kInternal when it is not UTF-8.
   [[nodiscard]] Result<std::string> guard(std::string_view text);
+  /// As guard, but text that lies within a control token stays as it is, for variables: templates
+  /// compare them with words ("on", "end"), and what could complete such a word to a control token
+  /// is the template's own text, or text whose end is guarded.
+  [[nodiscard]] Result<std::string> guard_variable(std::string_view text);
   /// Only the spellings of whole control tokens; for roles, of which templates make control tokens
   /// themselves.
   [[nodiscard]] Result<std::string> guard_spellings(std::string_view text);
@@ -55,6 +59,7 @@ class MessageGuard {
   [[nodiscard]] std::string restore(std::string_view rendered) const;
 
  private:
+  [[nodiscard]] Result<std::string> guard_text(std::string_view text, bool may_lie_within);
   [[nodiscard]] Result<std::string> letter_for(std::string_view original);
 
   const Tokenizer& tokenizer_;

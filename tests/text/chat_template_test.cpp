@@ -217,6 +217,90 @@ TEST_CASE("ChatTemplate: long chains of operators do not overflow the parser's s
                 Fate::kEither);
 }
 
+TEST_CASE("ChatTemplate: variables of a request are values of the template", "[text]") {
+  const auto tokenizer = build_tokenizer(tiny_byte_level_vocabulary());
+  const auto with = [&](const std::string& source, std::string_view variables) {
+    const auto chat_template = ChatTemplate::create(source, *tokenizer, {.max_output_bytes = 1000});
+    REQUIRE(chat_template);
+    return (*chat_template)->render({user("hi")}, true, kNow, variables);
+  };
+  const auto text = [&](const std::string& source, std::string_view variables) {
+    const auto segments = with(source, variables);
+    return segments ? shown(*segments) : segments.error().message;
+  };
+  const std::string thinking =
+      "{% if think is defined and think == false %}no{% else %}yes{% endif %}";
+  CHECK(text(thinking, "") == "yes");
+  CHECK(text(thinking, "{}") == "yes");
+  CHECK(text(thinking, R"({"think": false})") == "no");
+  CHECK(text(thinking, R"({"think": true})") == "yes");
+  CHECK(text("{{ a.b[1] }} {{ f }} {{ n is none }} {{ u }}",
+             R"({"a": {"b": [1, 2]}, "f": 1.5, "n": null, "u": "é"})") == "2 1.5 True é");
+  // Words that lie within a control token stay words.
+  CHECK(text("{{ x == 'end' }} {{ x == 'im' or x in ['end'] }} {{ d.start }}",
+             R"({"x": "end", "d": {"start": 7}})") == "True True 7");
+
+  const auto refused = [&](std::string_view variables) {
+    const auto segments = with("{{ messages[0].content }}{{ range(2) }}", variables);
+    REQUIRE_FALSE(segments);
+    return segments.error();
+  };
+  for (const char* name :
+       {"messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token",
+        "raise_exception", "strftime_now", "range", "namespace", "dict", "cycler", "joiner"}) {
+    INFO(name);
+    const Error error = refused(join({R"({")", name, R"(": []})"}));
+    CHECK(error.code == ErrorCode::kUnsupportedParameter);
+    CHECK(error.param == std::string("chat_template_kwargs.") + name);
+  }
+  CHECK(refused("[]").code == ErrorCode::kInvalidType);
+  CHECK(refused("{").code == ErrorCode::kInvalidType);
+  CHECK(refused("{\"a\": \"\xff\"}").code == ErrorCode::kInvalidType);
+  CHECK(
+      refused(join({R"({"a": )", repeated("[", 100'000), "1", repeated("]", 100'000), "}"})).code ==
+      ErrorCode::kJsonTooDeep);
+  CHECK(refused(join({R"({"a": )", repeated("[", 100'000)})).code == ErrorCode::kJsonTooDeep);
+}
+
+TEST_CASE("ChatTemplate: control tokens spelled in variables stay text", "[text]") {
+  const auto tokenizer = build_tokenizer(tiny_byte_level_vocabulary());
+  const std::string source =
+      "<|im_start|>{{ v.a }}{{ v.b[0] if v.b }}{% for k in v %}{{ k }},{% endfor %}{{ "
+      "messages[0].content "
+      "}}<|im_end|>";
+  const auto chat_template = ChatTemplate::create(source, *tokenizer);
+  REQUIRE(chat_template);
+  const auto rendered = [&](const std::string& content, std::string_view variables) {
+    const auto segments = (*chat_template)->render({user(content)}, true, kNow, variables);
+    return segments ? shown(*segments) : segments.error().message;
+  };
+  CHECK(rendered("hi", R"({"v": {"a": "<|im_end|>", "b": ["x<|im_start|>y"]}})") ==
+        "[1]<|im_end|>x<|im_start|>ya,b,hi[2]");
+  CHECK(rendered("hi", R"({"v": {"<|im_end|>": 1}})") == "[1]<|im_end|>,hi[2]");
+  // What one begins, its neighbours cannot complete.
+  CHECK(rendered("hi", R"({"v": {"a": "<|im_", "b": ["end|>"]}})") == "[1]<|im_end|>a,b,hi[2]");
+  CHECK(rendered("end|>", R"({"v": {"a": "<|im_end", "b": ["|>"]}})") ==
+        "[1]<|im_end|>a,b,end|>[2]");
+  const auto glued = ChatTemplate::create("{{ v }}{{ messages[0].content }}", *tokenizer);
+  REQUIRE(glued);
+  const auto segments = (*glued)->render({user("end|>")}, true, kNow, R"({"v": "<|im_"})");
+  REQUIRE(segments);
+  CHECK(shown(*segments) == "<|im_end|>");
+  // Private letters of theirs stand for themselves.
+  CHECK(rendered("<|im_end|>", "{\"v\": {\"a\": \"\xF3\xB0\x80\x80\"}}") ==
+        "[1]\xF3\xB0\x80\x80"
+        "a,<|im_end|>[2]");
+}
+
+TEST_CASE("ChatTemplate: text put back for private letters counts as output too", "[text]") {
+  const auto tokenizer = build_tokenizer(tiny_byte_level_vocabulary());
+  const auto chat_template =
+      ChatTemplate::create("{{ messages[0].content }}", *tokenizer, {.max_output_bytes = 40});
+  REQUIRE(chat_template);
+  CHECK((*chat_template)->render({user(repeated("<|im_end|>", 4))}, false, kNow));
+  CHECK_FALSE((*chat_template)->render({user(repeated("<|im_end|>", 5))}, false, kNow));
+}
+
 TEST_CASE("ChatTemplate: output over the limit is refused", "[text]") {
   const auto tokenizer = build_tokenizer(tiny_byte_level_vocabulary());
   const auto chat_template = ChatTemplate::create("{{ messages[0].content }}", *tokenizer,
@@ -243,28 +327,119 @@ TEST_CASE("ChatTemplate: BOS and EOS that are no whole characters are empty for 
   CHECK(shown(*segments) == "hi");
 }
 
+/// A list that holds the one before twice, and so on: `a` is small, and 2^40 values to walk.
+std::string doubled_list() {
+  return join({"{% set a = ['x'] %}", repeated("{% set a = [a, a] %}", 40)});
+}
+
+std::string render_error_of(const std::string& source, const RenderLimits& limits) {
+  const auto tokenizer = build_tokenizer(tiny_byte_level_vocabulary());
+  const auto chat_template = ChatTemplate::create(source, *tokenizer, limits);
+  REQUIRE(chat_template);
+  const auto segments = (*chat_template)->render({user("hi")}, false, kNow);
+  REQUIRE_FALSE(segments);
+  CHECK(segments.error().code == ErrorCode::kInvalidTemplateInput);
+  return segments.error().message;
+}
+
 TEST_CASE("ChatTemplate: a small value that prints as a huge one fails at the output's limit",
           "[text]") {
-  const std::string doubled =
-      "{% set n = namespace(a=[]) %}{% for i in range(40) %}{% set n.a = [n.a, n.a] %}{% endfor %}";
-  const auto tokenizer = build_tokenizer(tiny_byte_level_vocabulary());
   for (const char* print :
-       {"{{ n.a }}", "{{ n }}", "{{ n.a | tojson }}", "{{ n.a | string | length }}",
-        "{{ n.a | tojson(indent=messages[0].content * 2000) }}",
-        "{{ {'a': n.a} | tojson(indent=2) }}", "{{ raise_exception(n.a) }}",
+       {"{{ a }}", "{{ [a] }}", "{{ a | tojson }}", "{{ a | string | length }}",
+        "{{ a | tojson(indent=messages[0].content * 2000) }}", "{{ {'a': a} | tojson(indent=2) }}",
         "{% set m = namespace(l=[]) %}{% for i in range(300) %}{% set m.l = m.l + "
-        "[('x' * 10000) | tojson] %}{% endfor %}"}) {
+        "[('x' * 10000) | tojson] %}{% endfor %}",
+        "{% macro m() %}{{ 'x' * 100000 }}{% endmacro %}{% for i in range(50) %}{% set b = m() "
+        "%}{% endfor %}"}) {
     INFO(print);
-    const auto chat_template =
-        ChatTemplate::create(doubled + print, *tokenizer, {.max_output_bytes = 1U << 20U});
-    REQUIRE(chat_template);
-    const auto segments = (*chat_template)->render({user("hi")}, false, kNow);
-    REQUIRE_FALSE(segments);
-    CHECK(segments.error().code == ErrorCode::kInvalidTemplateInput);
-    CHECK(segments.error().message.find("larger than 1048576 bytes") != std::string::npos);
+    const std::string message =
+        render_error_of(doubled_list() + print, {.max_output_bytes = 1U << 20U});
+    CHECK(message.find("larger than 1048576 bytes") != std::string::npos);
   }
   const std::string indent = "{{ [1] | tojson(indent='-' * 1000) }}";
   CHECK(shown(render(indent, {user("hi")})) == join({"[\n", std::string(64, '-'), "1\n]"}));
+}
+
+TEST_CASE("ChatTemplate: a small value that is huge to walk fails at the limit of steps",
+          "[text]") {
+  // Whatever compares, joins, hashes or converts a value walks all of it.
+  for (const char* use : {"{{ a == a[:] }}",
+                          "{{ a != 1 }}",
+                          "{{ 1 < a }}",
+                          "{{ a < [a] < 3 }}",
+                          "{{ 1 in a }}",
+                          "{{ a not in [1] }}",
+                          "{{ a ~ '' }}",
+                          "{{ '' ~ a }}",
+                          "{{ a | upper }}",
+                          "{{ a | join }}",
+                          "{{ [1] | join(a) }}",
+                          "{{ a | sort }}",
+                          "{{ [a, a] | unique | list }}",
+                          "{{ a is eq(1) }}",
+                          "{{ 1 is in(a) }}",
+                          "{{ {a: 1} }}",
+                          "{{ {'b': 1}[a] }}",
+                          "{{ '%s' | format(a) }}",
+                          "{{ a.count(1) }}",
+                          "{{ messages.count(a) }}",
+                          "{{ [1].index(a) }}",
+                          "{{ raise_exception(a) }}",
+                          "{{ 'x'.join(a) }}",
+                          "{{ 'x'.replace(a, '') }}",
+                          "{% macro m(b) %}{% endmacro %}{{ m(a) }}",
+                          "{{ dict(b=a) }}",
+                          "{{ messages | map(attribute=a) | list }}",
+                          "{{ messages | selectattr('role', 'eq', a) | list }}",
+                          "{{ namespace(b=a) }}",
+                          "{% set n = namespace() %}{% set n.a = a %}",
+                          "{% for i in [1] %}{{ loop.changed(a) }}{% endfor %}",
+                          "{% filter replace(a, 'y') %}x{% endfilter %}",
+                          "{% set b | replace(a, 'y') %}x{% endset %}",
+                          "{{ range(*a) }}",
+                          "{{ (a if true) ~ '' }}",
+                          "{{ (a or 1) ~ '' }}",
+                          "{{ (a + a) ~ '' }}",
+                          "{{ a[1:] ~ '' }}",
+                          "{{ {'b': a} ~ '' }}",
+                          "{{ (a, a) ~ '' }}"}) {
+    INFO(use);
+    const std::string message = render_error_of(doubled_list() + use, {.max_steps = 50'000});
+    CHECK(message.find("more than 50000 steps") != std::string::npos);
+  }
+  // Looking at the value itself costs nothing more.
+  CHECK(shown(render(doubled_list() + "{{ a | length }}{{ a is sequence }}{{ a[0] | first | length "
+                                      "}}{{ a is defined and a is not none }}",
+                     {user("hi")})) == "2True2True");
+}
+
+TEST_CASE("ChatTemplate: no value comes to hold itself", "[text]") {
+  const std::string ns = "{% set n = namespace() %}";
+  for (const char* knot :
+       {"{% set n.a = n %}", "{% set n.a = [n] %}", "{% set n.a = {'b': (1, n)} %}",
+        "{% set n.a = [n][0:1] %}", "{% set n.a = [[1], [n]] | last %}",
+        "{% set n.a, b = [n], 1 %}", "{% macro m() %}{{ n.a }}{% endmacro %}{% set n.a = m %}",
+        "{% set m = namespace(a=n) %}", "{% set m = namespace({'a': n}) %}",
+        "{% set m = namespace(**{'a': n}) %}",
+        "{% set f = namespace %}{% set m = f(a=n) %}{% set n.a = m %}",
+        "{% set n.a = cycler([n]) %}", "{% for i in [1] %}{% set n.a = loop %}{% endfor %}"}) {
+    INFO(knot);
+    const std::string message = render_error_of(ns + knot, {});
+    CHECK(message.find("a namespace can hold data") != std::string::npos);
+  }
+  const std::string deep = render_error_of(
+      join({"{% set a = [] %}", repeated("{% set a = [a] %}", 300), "{{ a == a }}"}), {});
+  CHECK(deep.find("nested more than") != std::string::npos);
+}
+
+TEST_CASE("ChatTemplate: namespaces keep what templates put into them", "[text]") {
+  CHECK(shown(render(
+            "{% set n = namespace(l=[], d={}, first=true) %}{% for m in messages * 3 %}"
+            "{% set n.l = n.l + [m] %}{% set n.first = false %}{% endfor %}"
+            "{{ n.l | length }}{{ n.first }}{{ n.l[2].content }}{{ n.l[1:] | length }}"
+            "{% set n.l = n.l[1:] %}{% set n.d = {'k': n.l[1:]} %}{{ n.l | length }}{{ n.d }}"
+            "{% set n.t = (1, 'b') %}{{ n.t }}{{ n.l == n.l }}",
+            {user("hi")})) == "3Falsehi22{'k': [{'role': 'user', 'content': 'hi'}]}(1, 'b')True");
 }
 
 TEST_CASE("text bridge: a panic becomes a status and a message", "[text]") {

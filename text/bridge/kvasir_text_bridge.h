@@ -108,6 +108,10 @@ kvasir_text_status kvasir_text_template_create(kvasir_text_view source,
                                                kvasir_text_bytes* error);
 void kvasir_text_template_free(kvasir_text_template* chat_template);
 
+/// Whether templates know a function of that name, which no variable may shadow. Any thread.
+bool kvasir_text_template_has_function(const kvasir_text_template* chat_template,
+                                       kvasir_text_view name);
+
 /// Renders with the variables of the JSON object `context`; `now` is what strftime_now sees,
 /// "YYYY-MM-DDTHH:MM:SS". Runs on a thread of its own, so concurrent calls for one template do not
 /// disturb each other.

@@ -1,16 +1,14 @@
 //! One chat template: parsed once, rendered many times, each time on a thread with a large stack of its own. A template
-//! comes with a model file, and its size, steps, output and nesting are bounded here. What minijinja does within one step
-//! is not: comparing (`==`, `in`, `sort`), or turning into a string (`~`, `upper`, `join`), a value that the template made
-//! to hold itself, or the same list twice over and over, overflows the stack or does not end. Templates come from the
-//! model file or `--chat-template` and must be trusted that far.
+//! comes with a model file and nothing in it is trusted: its size, nesting, steps and output are bounded here, and what
+//! the engine does not bound by itself (`value_guard`) is checked before it runs.
 
-use std::io;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
 use chrono::NaiveDateTime;
 use minijinja::value::Serde;
 use minijinja::{Environment, Error, ErrorKind, Value};
 
+use crate::compiled_template::CompiledTemplate;
 use crate::jinja::{self, RENDERING};
 use crate::python;
 use crate::template_source::prepare;
@@ -18,7 +16,6 @@ use crate::{panic_message, Failure, Status};
 
 /// The parser and the renderer recurse; template_source bounds how deep, and this is room for that many times over.
 const STACK_BYTES: usize = 64 << 20;
-const NAME: &str = "chat_template";
 
 /// What one rendering may use.
 #[repr(C)]
@@ -29,21 +26,21 @@ pub struct RenderLimits {
 }
 
 pub struct ChatTemplate {
+    template: CompiledTemplate,
     environment: Environment<'static>,
     limits: RenderLimits,
 }
 
 impl ChatTemplate {
     pub fn parse(source: &str, limits: RenderLimits) -> Result<Self, Failure> {
-        let environment = on_large_stack(|| {
+        on_large_stack(|| {
             let fault = |error: Error| Failure::invalid(describe(&error));
             let mut environment = jinja::environment().map_err(fault)?;
-            let source = prepare(source, environment.syntax().clone())?;
             environment.set_fuel(Some(limits.max_steps));
-            environment.add_template_owned(NAME, source).map_err(fault)?;
-            Ok(environment)
-        })??;
-        Ok(ChatTemplate { environment, limits })
+            let source = prepare(source, environment.syntax().clone())?;
+            let template = CompiledTemplate::compile(source, environment.syntax().clone()).map_err(fault)?;
+            Ok(ChatTemplate { template, environment, limits })
+        })?
     }
 
     /// `context` is a JSON object, `now` is "YYYY-MM-DDTHH:MM:SS" or empty.
@@ -54,16 +51,20 @@ impl ChatTemplate {
         on_large_stack(move || {
             RENDERING.set(jinja::Rendering { now, raised: None });
             python::limit_output(self.limits.max_output_bytes);
-            let mut output = BoundedOutput { bytes: Vec::new(), max_bytes: self.limits.max_output_bytes, full: false };
             let rendered = self
-                .environment
-                .get_template(NAME)
-                .and_then(|template| template.render_captured_to(Value::from(Serde(&context)), &mut output).map(|_| ()));
-            match rendered {
-                Ok(()) => String::from_utf8(output.bytes).map_err(|_| Failure::internal("the output is not UTF-8")),
-                Err(error) => Err(why_it_failed(&error, output.full, self.limits)),
+                .template
+                .render(&self.environment, Value::from(Serde(&context)))
+                .map_err(|error| why_it_failed(&error, self.limits))?;
+            if rendered.len() > self.limits.max_output_bytes {
+                return Err(too_much_output(self.limits));
             }
+            Ok(rendered)
         })?
+    }
+
+    /// Whether templates know a function of that name.
+    pub fn has_function(&self, name: &str) -> bool {
+        self.environment.globals().any(|(known, _)| known == name)
     }
 }
 
@@ -76,34 +77,16 @@ fn parse_time(now: &str) -> Result<Option<NaiveDateTime>, Failure> {
         .map_err(|error| Failure::invalid(format!("'{now}' is not a time: {error}")))
 }
 
-/// Collects output up to a bound; past it, writing fails.
-struct BoundedOutput {
-    bytes: Vec<u8>,
-    max_bytes: usize,
-    full: bool,
+fn too_much_output(limits: RenderLimits) -> Failure {
+    Failure::limit(format!("the template's output is larger than {} bytes", limits.max_output_bytes))
 }
 
-impl io::Write for &mut BoundedOutput {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if bytes.len() > self.max_bytes - self.bytes.len() {
-            self.full = true;
-            return Err(io::Error::other("the output is full"));
-        }
-        self.bytes.extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-fn why_it_failed(error: &Error, output_full: bool, limits: RenderLimits) -> Failure {
+fn why_it_failed(error: &Error, limits: RenderLimits) -> Failure {
     if let Some(message) = RENDERING.with_borrow_mut(|rendering| rendering.raised.take()) {
         return Failure { status: Status::Raised, message };
     }
-    if output_full || python::is_output_used_up() {
-        return Failure::limit(format!("the template's output is larger than {} bytes", limits.max_output_bytes));
+    if python::is_output_used_up() {
+        return too_much_output(limits);
     }
     if is_out_of_fuel(error) {
         return Failure::limit(format!("the template took more than {} steps", limits.max_steps));

@@ -10,6 +10,7 @@ use minijinja::value::{Kwargs, Tuple, ValueKind};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, Value};
 
 use crate::python;
+use crate::value_guard;
 
 thread_local! {
     /// What one rendering has of its own; set on the thread that renders.
@@ -32,11 +33,16 @@ pub fn environment() -> Result<Environment<'static>, Error> {
     let mut environment = Environment::new();
     environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
     environment.set_auto_escape_callback(|_| AutoEscape::None);
-    environment.set_formatter(|out, _, value| match value.as_str() {
-        Some(text) => Ok(out.write_str(text)?),
-        None => Ok(out.write_str(&python::display(value)?)?),
+    environment.set_formatter(|out, _, value| {
+        let printed = if value.as_str().is_none() { python::display(value)? } else { String::new() };
+        let text = value.as_str().unwrap_or(&printed);
+        python::count_output(text.len())?;
+        Ok(out.write_str(text)?)
     });
     minijinja_contrib::add_to_environment(&mut environment);
+    // Prints all variables, of any size, and is no part of Jinja.
+    environment.remove_global("debug");
+    value_guard::add_to(&mut environment);
     add_functions(&mut environment);
     add_filters(&mut environment);
     environment.add_test("sequence", |value: Value| is_iterable(&value));

@@ -2,11 +2,14 @@
 //! What tokenizers and templates do is in `tokenizer.rs` and `chat_template.rs`.
 
 mod chat_template;
+mod compiled_template;
+mod guarded_ast;
 mod jinja;
 mod pre_tokenizer;
 mod python;
 mod template_source;
 mod tokenizer;
+mod value_guard;
 
 use std::any::Any;
 use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -230,6 +233,12 @@ pub unsafe extern "C" fn kvasir_text_template_create(
 #[no_mangle]
 pub unsafe extern "C" fn kvasir_text_template_free(chat_template: *mut ChatTemplate) {
     release(chat_template);
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn kvasir_text_template_has_function(chat_template: *const ChatTemplate, name: View) -> bool {
+    let known = || name.as_str("the name").is_ok_and(|name| (*chat_template).has_function(name));
+    catch_unwind(AssertUnwindSafe(known)).unwrap_or(true)
 }
 
 #[no_mangle]

@@ -3,14 +3,15 @@
 //! itself twice, forty times over), so all of it is bounded.
 
 use std::cell::Cell;
+use std::thread::LocalKey;
 
 use minijinja::value::{Tuple, ValueKind};
 use minijinja::{Error, ErrorKind, Value};
 
 /// Deeper values are refused: they come from a template that nests on purpose, and recursion has a stack to keep.
-const MAX_DEPTH: usize = 200;
+pub const MAX_DEPTH: usize = 200;
 
-fn too_deep() -> Error {
+pub fn too_deep() -> Error {
     Error::new(ErrorKind::InvalidOperation, format!("a value is nested more than {MAX_DEPTH} deep"))
 }
 
@@ -20,16 +21,35 @@ pub const MAX_INDENT: usize = 64;
 thread_local! {
     /// Bytes that the rendering of this thread may still print here, all its values together; None once it wanted more.
     static BYTES_LEFT: Cell<Option<usize>> = const { Cell::new(Some(0)) };
+    /// Bytes that it may still write, what goes into macros and blocks first included; None once it wanted more.
+    static WRITABLE_BYTES: Cell<Option<usize>> = const { Cell::new(Some(0)) };
 }
+
+/// What a macro writes is written again where it is called, so that writing has more room than the output.
+const WRITTEN_PER_OUTPUT: usize = 4;
 
 /// Starts a rendering on this thread: its values may print as `max_bytes` together.
 pub fn limit_output(max_bytes: usize) {
     BYTES_LEFT.set(Some(max_bytes));
+    WRITABLE_BYTES.set(Some(max_bytes.saturating_mul(WRITTEN_PER_OUTPUT)));
 }
 
-/// Whether this thread's rendering has failed because its values print as more than it may.
+/// Whether this thread's rendering has failed because it printed or wrote more than it may.
 pub fn is_output_used_up() -> bool {
-    BYTES_LEFT.get().is_none()
+    BYTES_LEFT.get().is_none() || WRITABLE_BYTES.get().is_none()
+}
+
+/// To be called before so many bytes are written.
+pub fn count_output(bytes: usize) -> Result<(), Error> {
+    take(&WRITABLE_BYTES, bytes)
+}
+
+fn take(left: &'static LocalKey<Cell<Option<usize>>>, bytes: usize) -> Result<(), Error> {
+    left.set(left.get().and_then(|left| left.checked_sub(bytes)));
+    match left.get() {
+        Some(_) => Ok(()),
+        None => Err(Error::new(ErrorKind::InvalidOperation, "a value is too large to print")),
+    }
 }
 
 /// A string that is paid for from BYTES_LEFT before it grows.
@@ -43,11 +63,7 @@ impl Printed {
     }
 
     fn push_str(&mut self, text: &str) -> Result<(), Error> {
-        let left = BYTES_LEFT.get().and_then(|left| left.checked_sub(text.len()));
-        BYTES_LEFT.set(left);
-        if left.is_none() {
-            return Err(Error::new(ErrorKind::InvalidOperation, "a value is too large to print"));
-        }
+        take(&BYTES_LEFT, text.len())?;
         self.text.push_str(text);
         Ok(())
     }
