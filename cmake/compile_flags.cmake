@@ -13,9 +13,14 @@ if(KVASIR_SANITIZE)
   add_compile_options(-fsanitize=${KVASIR_SANITIZE} -fno-sanitize-recover=all -g1)
   add_link_options(-fsanitize=${KVASIR_SANITIZE})
   # GCC's flow warnings see the instrumentation and cry wolf; the other builds keep them.
-  target_compile_options(kvasir_flags INTERFACE -Wno-maybe-uninitialized)
+  target_compile_options(kvasir_flags INTERFACE $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
   if(KVASIR_SANITIZE MATCHES "thread")
     # ThreadSanitizer cannot see fences; Asio's locks order its handlers without them.
     target_compile_definitions(kvasir_flags INTERFACE BOOST_ASIO_DISABLE_FENCED_BLOCK)
   endif()
+endif()
+
+if(KVASIR_BUILD_FUZZERS)
+  # Coverage and comparisons of all our code guide the fuzzers; their main is linked in tests/fuzz.
+  add_compile_options(-fsanitize=fuzzer-no-link)
 endif()

@@ -37,8 +37,13 @@ const KernelTable& compiled_table(Isa isa) {
   return kScalarKernels;
 }
 
-/// The compiler's builtin does not know AVX-VNNI by name. What it needs of the operating system is
-/// what AVX2 needs.
+/// The builtins do not know F16C (clang) and AVX-VNNI by name. What these need of the operating
+/// system is what AVX2 needs.
+bool has_f16c() {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
+}
+
 bool has_avx_vnni() {
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
   constexpr unsigned kAvxVnniBit = 1U << 4;  // leaf 7, sub-leaf 1, EAX
@@ -52,8 +57,8 @@ std::span<const Isa> compiled_isas() { return kCompiledIsas; }
 
 // The builtin also asks whether the operating system saves the wide registers.
 bool cpu_supports(Isa isa) {
-  const bool has_avx2 = __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0 &&
-                        __builtin_cpu_supports("f16c") != 0;
+  const bool has_avx2 =
+      __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0 && has_f16c();
   switch (isa) {
     case Isa::kScalar:
       return true;
