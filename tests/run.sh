@@ -136,7 +136,10 @@ default_tier() {
   must "set-up: build" build_preset release kvasir kvasir_tests
   must "set-up: model" deploy/setup.sh model
   must "set-up: clients" make_client_venv
-  step "set-up: promtool" tests/support/fetch_promtool.sh "$CACHE/promtool"
+  # Without one of these the tests that want it are skipped, and say so.
+  step "set-up: promtool" tests/support/fetch_program.sh prometheus ./usr/bin/promtool "$CACHE/promtool"
+  PATH=$PATH:/usr/sbin command -v nginx >/dev/null ||
+    step "set-up: nginx" tests/support/fetch_program.sh nginx ./usr/sbin/nginx "$CACHE/nginx"
   export KVASIR_SIM_STEPS=${KVASIR_SIM_STEPS:-$DEFAULT_SIM_STEPS}
   run_programs build/release release
   step "tidy" run_pytest tidy tests/tidy
@@ -168,6 +171,7 @@ all_tier() {
   step "all: runtime" run_program build/release runtime all
   unset KVASIR_TEST_LONG
   KVASIR_SIM_STEPS=$SOAK_SIM_STEPS step "soak" run_program build/release sim soak
+  step "set-up: clients in Go" tests/support/build_go_tools.sh "$CACHE/go-tools"
   step "end to end, slow" run_pytest e2e-all -m all tests/e2e
   # Debian's gRPC and Protobuf are not instrumented, and keep what they allocate once until the end.
   export ASAN_OPTIONS=detect_leaks=1:abort_on_error=0 UBSAN_OPTIONS=print_stacktrace=1
