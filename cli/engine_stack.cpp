@@ -166,7 +166,8 @@ std::unique_ptr<EngineStack> build_engine_stack(const LoadedOptions& loaded) {
   stack->activations =
       options.activations == "f32" ? runtime::Activations::kF32 : runtime::Activations::kInt8;
   stack->model = load_model(resolve_model_path({options.model_path, origin_of(loaded, "model")}),
-                            {options.chat_template_path, origin_of(loaded, "chat-template")});
+                            {options.chat_template_path, origin_of(loaded, "chat-template")},
+                            {options.max_template_steps, options.max_rendered_bytes});
   stack->context_tokens = choose_context(loaded, *stack->model);
   const auto kv_type = kvcache::kv_type_from_name(options.kv_type);
   if (!kv_type) {

@@ -85,16 +85,20 @@ Result<void> check_size(const runtime::GgufFile& file, const char* key, std::siz
                                                 std::to_string(num_tokens));
 }
 
-std::unique_ptr<text::ChatTemplate> load_chat_template(const NamedPath& file, LoadedModel& model) {
+std::unique_ptr<text::ChatTemplate> load_chat_template(const NamedPath& file,
+                                                       const text::RenderLimits& limits,
+                                                       LoadedModel& model) {
   if (!file.path.empty()) {
     const std::string source = read_file(file, kMaxTemplateBytes);
-    return value_or_throw(text::ChatTemplate::create(source, *model.text.tokenizer), shown(file));
+    return value_or_throw(text::ChatTemplate::create(source, *model.text.tokenizer, limits),
+                          shown(file));
   }
   if (!model.text.chat_template_source) {
     model.chat_template_warning = "the model has no chat template: chat requests are refused";
     return nullptr;
   }
-  auto made = text::ChatTemplate::create(*model.text.chat_template_source, *model.text.tokenizer);
+  auto made =
+      text::ChatTemplate::create(*model.text.chat_template_source, *model.text.tokenizer, limits);
   if (made) return std::move(*made);
   model.chat_template_warning =
       "the model's chat template is not usable, chat requests are refused: " + made.error().message;
@@ -159,7 +163,8 @@ TextModel load_text_model(const NamedPath& file) {
   return model;
 }
 
-std::unique_ptr<LoadedModel> load_model(const NamedPath& file, const NamedPath& chat_template) {
+std::unique_ptr<LoadedModel> load_model(const NamedPath& file, const NamedPath& chat_template,
+                                        const text::RenderLimits& limits) {
   const std::string& origin = file.origin;
   auto model = std::make_unique<LoadedModel>();
   model->text.file = value_or_throw(runtime::GgufFile::open(file.path), origin);
@@ -173,7 +178,7 @@ std::unique_ptr<LoadedModel> load_model(const NamedPath& file, const NamedPath& 
   }
   model->text.tokenizer = value_or_throw(text::Tokenizer::create(vocabulary), shown(file));
   model->text.chat_template_source = std::move(vocabulary.chat_template);
-  model->chat_template = load_chat_template(chat_template, *model);
+  model->chat_template = load_chat_template(chat_template, limits, *model);
   return model;
 }
 

@@ -45,7 +45,8 @@ struct LoadedModel {
 /// model file is only a warning, since completions do not need it; a bad file named by the operator
 /// is an error. Throws StartupError.
 [[nodiscard]] std::unique_ptr<LoadedModel> load_model(const NamedPath& file,
-                                                      const NamedPath& chat_template);
+                                                      const NamedPath& chat_template,
+                                                      const text::RenderLimits& limits);
 
 /// Whole content of a regular file of at most `max_bytes`. Throws StartupError.
 [[nodiscard]] std::string read_file(const NamedPath& file, std::uintmax_t max_bytes);

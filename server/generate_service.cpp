@@ -15,6 +15,7 @@
 #include <iterator>
 #include <memory>
 #include <random>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 
@@ -129,7 +130,7 @@ struct GenerateService::Impl {
                                                            std::uint64_t max_tokens,
                                                            const std::string& param) const;
   [[nodiscard]] Result<std::vector<text::TextSegment>> render(
-      const std::vector<text::ChatMessage>& messages) const;
+      const std::vector<text::ChatMessage>& messages, std::string_view variables) const;
   [[nodiscard]] Result<std::vector<TokenId>> encode_rendered(
       const std::vector<text::TextSegment>& segments) const;
   [[nodiscard]] Result<std::shared_ptr<Generation>> start(
@@ -209,7 +210,7 @@ Result<std::shared_ptr<Generation>> GenerateService::Impl::chat(const ChatFields
     return tl::unexpected<Error>(ok.error());
   const Call call = call_of(Operation::kChat, *params, context);
   if (auto ok = check_wanted(call); !ok) return tl::unexpected<Error>(ok.error());
-  auto segments = render(fields.messages);
+  auto segments = render(fields.messages, fields.template_kwargs);
   if (!segments) return tl::unexpected<Error>(segments.error());
   if (auto ok = check_bytes(rendered_bytes(*segments), params->max_tokens.value_or(1), "messages");
       !ok) {
@@ -240,7 +241,7 @@ Result<std::vector<TokenId>> GenerateService::tokenize(const TokenizeFields& fie
     for (const text::ChatMessage& message : *fields.messages) bytes += message_bytes(message);
     if (auto ok = check_tokenize_bytes(bytes, "messages"); !ok)
       return tl::unexpected<Error>(ok.error());
-    auto segments = impl_->render(*fields.messages);
+    auto segments = impl_->render(*fields.messages, {});
     if (!segments) return tl::unexpected<Error>(segments.error());
     if (auto ok = check_tokenize_bytes(rendered_bytes(*segments), "messages"); !ok)
       return tl::unexpected<Error>(ok.error());
@@ -443,7 +444,7 @@ Result<std::vector<TokenId>> GenerateService::Impl::encode_prompt(const PromptIn
 }
 
 Result<std::vector<text::TextSegment>> GenerateService::Impl::render(
-    const std::vector<text::ChatMessage>& messages) const {
+    const std::vector<text::ChatMessage>& messages, std::string_view variables) const {
   if (chat_template == nullptr) {
     return fail(ErrorCode::kInvalidTemplateInput,
                 "this model has no chat template; use /v1/completions, or start the server with "
@@ -451,7 +452,7 @@ Result<std::vector<text::TextSegment>> GenerateService::Impl::render(
                 "messages");
   }
   auto segments = chat_template->render(with_known_roles(messages), /*add_generation_prompt=*/true,
-                                        local_time_now());
+                                        local_time_now(), variables);
   if (!segments) {
     Error error = segments.error();
     if (error.param.empty() && error.code == ErrorCode::kInvalidTemplateInput)
