@@ -123,10 +123,8 @@ std::string error_type(const RequestReport& report) {
 
 /// vllm:request_success_total: one sample for each finish reason, aborts of all causes together.
 MetricFamily success_family(const MetricFamily& requests, const Labels& model_labels) {
-  MetricFamily family{"vllm:request_success_total",
-                      "Sequences that ended, by reason.",
-                      prometheus::MetricType::Counter,
-                      {}};
+  MetricFamily family{
+      "vllm:request_success_total", requests.help, prometheus::MetricType::Counter, {}};
   for (const FinishReason reason : {FinishReason::kStop, FinishReason::kLength,
                                     FinishReason::kCancelled, FinishReason::kError}) {
     prometheus::ClientMetric metric;
@@ -243,7 +241,7 @@ struct Metrics::Impl {
                  "Arrival of a request to its first token.", otel_model_labels);
   Family<Histogram>& otel_per_token = histograms(
       "gen_ai_server_time_per_output_token_seconds",
-      "Mean time for a token after the first, of each complete sequence of at least two tokens.",
+      "Mean time for a token after the first, of each complete sequence of two tokens or more.",
       otel_model_labels);
 
   Family<Counter>& http_requests = counters(

@@ -21,9 +21,9 @@ struct ModelInfo;
 struct Scrape {
   engine::EngineStatus engine;
   std::uint32_t http_connections = 0;
-  std::string_view version;
-  std::string_view commit;
-  std::string_view build;
+  std::string_view version{};
+  std::string_view commit{};
+  std::string_view build{};
 };
 
 /// Any thread. Counting takes a lock of its own for some dozens of nanoseconds.
