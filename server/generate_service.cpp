@@ -26,10 +26,9 @@ namespace {
 /// what each of its tokens may take on a slow machine with a large model (some ms, here tenfold).
 constexpr std::chrono::seconds kStallTimeout{60};
 constexpr std::chrono::milliseconds kStallTimeoutPerToken{50};
-/// What /tokenize takes, after rendering: some seconds of work at most.
+/// What /tokenize takes of messages, before and after rendering: some seconds of work at most.
 constexpr std::size_t kMaxTokenizeBytes = 1U << 20U;
-/// What /detokenize takes, and what it makes: a vocabulary may hold very long tokens.
-constexpr std::size_t kMaxDetokenizeTokens = 200'000;
+/// What /detokenize makes: a vocabulary may hold very long tokens.
 constexpr std::size_t kMaxDetokenizeBytes = 2U << 20U;
 
 constexpr std::uint64_t div_ceil(std::uint64_t count, std::uint64_t per) {
@@ -96,12 +95,14 @@ struct GenerateService::Impl {
   const text::Tokenizer& tokenizer;
   const text::ChatTemplate* chat_template = nullptr;
   const Clock& clock;
+  const RequestLimits limits;
   std::atomic<Readiness> readiness{Readiness::kLoading};
   std::uint64_t seed_base =
       0;  // random at start: requests without a seed differ from each other and between runs
   std::atomic<std::uint64_t> seeds_drawn{0};
   std::unique_ptr<Metrics> metrics = std::make_unique<Metrics>(model);
 
+  [[nodiscard]] ValidationBounds bounds() const { return {model.vocab_size, limits}; }
   [[nodiscard]] Result<void> check_ready() const;
   [[nodiscard]] Result<void> check_name(const std::optional<std::string>& name) const;
   [[nodiscard]] Result<void> check_bytes(std::uint64_t bytes, std::uint64_t max_tokens,
@@ -142,12 +143,14 @@ struct GenerateService::Impl {
 
 GenerateService::GenerateService(ModelInfo model, engine::Engine& engine,
                                  const text::Tokenizer& tokenizer,
-                                 const text::ChatTemplate* chat_template, const Clock& clock)
+                                 const text::ChatTemplate* chat_template, const Clock& clock,
+                                 RequestLimits limits)
     : impl_(new Impl{.model = std::move(model),
                      .engine = engine,
                      .tokenizer = tokenizer,
                      .chat_template = chat_template,
-                     .clock = clock}) {
+                     .clock = clock,
+                     .limits = std::move(limits)}) {
   std::random_device device;
   impl_->seed_base = (std::uint64_t{device()} << 32U) | device();
   KVASIR_CHECK(impl_->model.vocab_size > 0);
@@ -176,7 +179,7 @@ Result<std::shared_ptr<Generation>> GenerateService::Impl::complete(const Comple
                                                                     WakeFunction wake,
                                                                     const CallContext& context) {
   constexpr std::uint64_t kDefaultMaxTokens = 16;
-  auto params = validate(fields, model.vocab_size);
+  auto params = validate(fields, bounds());
   if (!params) return tl::unexpected<Error>(params.error());
   if (auto ok = check_name(fields.model); !ok) return tl::unexpected<Error>(ok.error());
   if (auto ok = check_ready(); !ok) return tl::unexpected<Error>(ok.error());
@@ -202,7 +205,7 @@ Result<std::shared_ptr<Generation>> GenerateService::Impl::complete(const Comple
 Result<std::shared_ptr<Generation>> GenerateService::Impl::chat(const ChatFields& fields,
                                                                 WakeFunction wake,
                                                                 const CallContext& context) {
-  auto params = validate(fields, model.vocab_size);
+  auto params = validate(fields, bounds());
   if (!params) return tl::unexpected<Error>(params.error());
   if (auto ok = check_name(fields.model); !ok) return tl::unexpected<Error>(ok.error());
   if (auto ok = check_ready(); !ok) return tl::unexpected<Error>(ok.error());
@@ -229,14 +232,9 @@ Result<std::shared_ptr<Generation>> GenerateService::Impl::chat(const ChatFields
 }
 
 Result<std::vector<TokenId>> GenerateService::tokenize(const TokenizeFields& fields) const {
-  if (fields.prompt.has_value() == fields.messages.has_value()) {
-    return fail(ErrorCode::kMissingParameter,
-                "one of prompt and messages must be given, and not both", "prompt");
-  }
+  if (auto ok = validate(fields, impl_->bounds()); !ok) return tl::unexpected<Error>(ok.error());
   if (auto ok = impl_->check_name(fields.model); !ok) return tl::unexpected<Error>(ok.error());
   if (fields.messages) {
-    if (auto ok = validate_messages(*fields.messages); !ok)
-      return tl::unexpected<Error>(ok.error());
     std::uint64_t bytes = 0;  // before rendering, which costs time itself
     for (const text::ChatMessage& message : *fields.messages) bytes += message_bytes(message);
     if (auto ok = check_tokenize_bytes(bytes, "messages"); !ok)
@@ -247,24 +245,14 @@ Result<std::vector<TokenId>> GenerateService::tokenize(const TokenizeFields& fie
       return tl::unexpected<Error>(ok.error());
     return impl_->encode_rendered(*segments);
   }
-  if (auto ok = check_tokenize_bytes(fields.prompt->size(), "prompt"); !ok)
-    return tl::unexpected<Error>(ok.error());
   return impl_->tokenizer.encode(
       *fields.prompt,
       {.add_bos = fields.add_special_tokens.value_or(true), .parse_special = false});
 }
 
 Result<std::string> GenerateService::detokenize(const DetokenizeFields& fields) const {
+  if (auto ok = validate(fields, impl_->bounds()); !ok) return tl::unexpected<Error>(ok.error());
   if (auto ok = impl_->check_name(fields.model); !ok) return tl::unexpected<Error>(ok.error());
-  if (fields.tokens.size() > kMaxDetokenizeTokens) {
-    return fail(ErrorCode::kInvalidValue,
-                "tokens must be at most " + std::to_string(kMaxDetokenizeTokens) +
-                    " token ids, not " + std::to_string(fields.tokens.size()),
-                "tokens");
-  }
-  if (auto ok = validate_token_ids(fields.tokens, impl_->model.vocab_size, "tokens"); !ok) {
-    return tl::unexpected<Error>(ok.error());
-  }
   std::vector<TokenId> tokens;
   tokens.reserve(fields.tokens.size());
   std::uint64_t bytes = 0;
@@ -287,6 +275,7 @@ Result<void> GenerateService::check_model(const std::optional<std::string>& name
 }
 
 const ModelInfo& GenerateService::model() const { return impl_->model; }
+const RequestLimits& GenerateService::limits() const { return impl_->limits; }
 engine::EngineStatus GenerateService::status() const { return impl_->engine.status(); }
 Metrics& GenerateService::metrics() const { return *impl_->metrics; }
 Readiness GenerateService::readiness() const { return impl_->readiness.load(); }

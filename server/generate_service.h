@@ -10,6 +10,7 @@
 #include "server/generation.h"
 #include "server/metrics.h"
 #include "server/request_fields.h"
+#include "server/request_limits.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
 
@@ -55,7 +56,8 @@ class GenerateService {
  public:
   /// All arguments must outlive the service; `chat_template` may be null (chat is then refused).
   GenerateService(ModelInfo model, engine::Engine& engine, const text::Tokenizer& tokenizer,
-                  const text::ChatTemplate* chat_template, const Clock& clock);
+                  const text::ChatTemplate* chat_template, const Clock& clock,
+                  RequestLimits limits = {});
   ~GenerateService();
 
   /// Validates, tokenises and submits, or says what is wrong before anything ran. Errors beside
@@ -74,6 +76,7 @@ class GenerateService {
   [[nodiscard]] Result<void> check_model(const std::optional<std::string>& name) const;
 
   [[nodiscard]] const ModelInfo& model() const;
+  [[nodiscard]] const RequestLimits& limits() const;
   [[nodiscard]] engine::EngineStatus status() const;
   /// What both doors count.
   [[nodiscard]] Metrics& metrics() const;

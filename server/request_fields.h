@@ -1,6 +1,7 @@
 // What a door parsed out of a request: types are right, ranges are not checked yet. REST and gRPC
 // both fill these structs, and one validator (validate.h) judges them, so that the same request
-// gets the same verdict at both doors.
+// gets the same verdict at both doors. What each member is called and what it may be is a row of
+// field_table.
 #pragma once
 
 #include "text/chat_template.h"
@@ -14,9 +15,13 @@
 
 namespace kvasir::server {
 
-/// Fields that completions and chat share. Absent means unset; the defaults are the validator's.
-struct GenerateFields {
+/// What every request may name. Absent means unset here and below; defaults are the table's.
+struct RequestFields {
   std::optional<std::string> model;
+};
+
+/// Fields that completions and chat share.
+struct GenerateFields : RequestFields {
   std::optional<double> temperature, top_p, min_p;
   std::optional<double> presence_penalty, frequency_penalty, repetition_penalty;
   std::optional<std::int64_t> top_k, max_tokens, min_tokens, n, seed, priority, timeout_ms;
@@ -52,15 +57,13 @@ struct ChatFields : GenerateFields {
   std::string template_kwargs;               // JSON object of chat_template_kwargs; empty: none
 };
 
-struct TokenizeFields {
-  std::optional<std::string> model;
+struct TokenizeFields : RequestFields {
   std::optional<std::string> prompt;  // one of the two
   std::optional<std::vector<text::ChatMessage>> messages;
   std::optional<bool> add_special_tokens;  // default true for a prompt
 };
 
-struct DetokenizeFields {
-  std::optional<std::string> model;
+struct DetokenizeFields : RequestFields {
   std::vector<std::int64_t> tokens;
 };
 

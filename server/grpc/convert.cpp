@@ -2,69 +2,11 @@
 
 #include "core/seconds.h"
 
-#include <map>
 #include <string_view>
 #include <utility>
 
 namespace kvasir::server {
 namespace {
-
-/// The fields that CompleteRequest and ChatRequest spell alike.
-template <typename Request>
-void fill_generate_fields(const Request& request, GenerateFields& fields) {
-  if (request.has_model()) fields.model = request.model();
-  if (request.has_temperature()) fields.temperature = request.temperature();
-  if (request.has_top_p()) fields.top_p = request.top_p();
-  if (request.has_min_p()) fields.min_p = request.min_p();
-  if (request.has_presence_penalty()) fields.presence_penalty = request.presence_penalty();
-  if (request.has_frequency_penalty()) fields.frequency_penalty = request.frequency_penalty();
-  if (request.has_repetition_penalty()) fields.repetition_penalty = request.repetition_penalty();
-  if (request.has_top_k()) fields.top_k = request.top_k();
-  if (request.has_max_tokens()) fields.max_tokens = request.max_tokens();
-  if (request.has_min_tokens()) fields.min_tokens = request.min_tokens();
-  if (request.has_n()) fields.n = request.n();
-  if (request.has_seed()) fields.seed = request.seed();
-  if (request.has_priority()) fields.priority = request.priority();
-  if (request.has_timeout_ms()) fields.timeout_ms = request.timeout_ms();
-  fields.stop.assign(request.stop().begin(), request.stop().end());
-  fields.stop_token_ids.assign(request.stop_token_ids().begin(), request.stop_token_ids().end());
-  // A protobuf map has no order of its own; ascending ids make equal requests equal.
-  const std::map<std::int64_t, double> bias(request.logit_bias().begin(),
-                                            request.logit_bias().end());
-  for (const auto& [token, value] : bias)
-    fields.logit_bias.emplace_back(std::to_string(token), value);
-  if (request.has_cache_salt()) fields.cache_salt = request.cache_salt();
-  fields.ignore_eos = request.ignore_eos();
-  fields.include_stop_str_in_output = request.include_stop_str_in_output();
-  if (request.has_skip_special_tokens()) fields.skip_special_tokens = request.skip_special_tokens();
-  fields.return_token_ids = true;
-}
-
-Result<std::vector<text::ChatMessage>> chat_messages(
-    const google::protobuf::RepeatedPtrField<v1::ChatMessage>& messages) {
-  std::vector<text::ChatMessage> out;
-  out.reserve(static_cast<std::size_t>(messages.size()));
-  for (const v1::ChatMessage& message : messages) {
-    const std::string path = "messages[" + std::to_string(out.size()) + "]";
-    if (message.role().empty()) {
-      return fail(ErrorCode::kMissingParameter, path + ".role must be given", path + ".role");
-    }
-    if (!message.has_content()) {  // REST takes an absent content for null, and says so
-      return fail(ErrorCode::kInvalidType, path + ".content must be a string, not null",
-                  path + ".content");
-    }
-    text::ChatMessage& added = out.emplace_back();
-    added.role = message.role();
-    added.content = message.content();
-    if (message.has_name()) added.name = message.name();
-    if (message.has_tool_call_id()) added.tool_call_id = message.tool_call_id();
-    if (added.role == "function") {  // the older word for a tool's answer, named by its function
-      added.role = "tool";
-      if (!added.tool_call_id) added.tool_call_id = added.name.value_or("");
-    }
-  }
-  return out;
-}
 
 v1::FinishReason finish_reason_of(FinishReason reason) {
   return reason == FinishReason::kLength ? v1::FINISH_REASON_LENGTH : v1::FINISH_REASON_STOP;
@@ -96,63 +38,6 @@ void add_model(const ModelInfo& model, const std::string& name, v1::ListModelsRe
 }
 
 }  // namespace
-
-Result<CompletionFields> completion_fields(const v1::CompleteRequest& request) {
-  CompletionFields fields;
-  fill_generate_fields(request, fields);
-  fields.prompts.reserve(static_cast<std::size_t>(request.prompt_size()));
-  for (const v1::Prompt& prompt : request.prompt()) {
-    switch (prompt.input_case()) {
-      case v1::Prompt::kText:
-        fields.prompts.emplace_back(prompt.text());
-        break;
-      case v1::Prompt::kTokenIds: {
-        const auto& ids = prompt.token_ids().ids();
-        fields.prompts.emplace_back(std::vector<std::int64_t>(ids.begin(), ids.end()));
-        break;
-      }
-      case v1::Prompt::INPUT_NOT_SET: {
-        const std::string path = "prompt[" + std::to_string(fields.prompts.size()) + "]";
-        return fail(ErrorCode::kMissingParameter, path + " has neither text nor token_ids", path);
-      }
-    }
-  }
-  if (request.has_logprobs()) fields.logprobs = request.logprobs();
-  return fields;
-}
-
-Result<ChatFields> chat_fields(const v1::ChatRequest& request) {
-  ChatFields fields;
-  fill_generate_fields(request, fields);
-  Result<std::vector<text::ChatMessage>> messages = chat_messages(request.messages());
-  if (!messages) return tl::unexpected<Error>(std::move(messages.error()));
-  fields.messages = std::move(*messages);
-  fields.logprobs = request.logprobs();
-  if (request.has_top_logprobs()) fields.top_logprobs = request.top_logprobs();
-  if (request.has_max_completion_tokens())
-    fields.max_completion_tokens = request.max_completion_tokens();
-  return fields;
-}
-
-Result<TokenizeFields> tokenize_fields(const v1::TokenizeRequest& request) {
-  TokenizeFields fields;
-  if (request.has_model()) fields.model = request.model();
-  if (request.has_prompt()) fields.prompt = request.prompt();
-  if (request.messages_size() > 0) {
-    Result<std::vector<text::ChatMessage>> messages = chat_messages(request.messages());
-    if (!messages) return tl::unexpected<Error>(std::move(messages.error()));
-    fields.messages = std::move(*messages);
-  }
-  if (request.has_add_special_tokens()) fields.add_special_tokens = request.add_special_tokens();
-  return fields;
-}
-
-DetokenizeFields detokenize_fields(const v1::DetokenizeRequest& request) {
-  DetokenizeFields fields;
-  if (request.has_model()) fields.model = request.model();
-  fields.tokens.assign(request.tokens().begin(), request.tokens().end());
-  return fields;
-}
 
 void append_delta(ChoiceDelta delta, v1::Choice& choice) {
   choice.set_index(delta.choice_index);

@@ -1,25 +1,15 @@
-// Protobuf messages to the fields that the validator judges, and ready text to messages. Only types
-// are looked at here; ranges are the validator's, so that both doors give the same verdict.
+// What the service has to say, as protobuf messages. What clients send is request_message's.
 #pragma once
 
-#include "core/result.h"
 #include "kvasir/v1/inference.pb.h"
 #include "server/generate_service.h"
 #include "server/generation.h"
-#include "server/request_fields.h"
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
 namespace kvasir::server {
-
-/// Errors: kMissingParameter for a prompt without input.
-[[nodiscard]] Result<CompletionFields> completion_fields(const v1::CompleteRequest& request);
-/// Errors: kMissingParameter for a message without role, kInvalidType for one without content.
-[[nodiscard]] Result<ChatFields> chat_fields(const v1::ChatRequest& request);
-[[nodiscard]] Result<TokenizeFields> tokenize_fields(const v1::TokenizeRequest& request);
-[[nodiscard]] DetokenizeFields detokenize_fields(const v1::DetokenizeRequest& request);
 
 /// What all messages of one answer share.
 struct AnswerHead {

@@ -5,6 +5,7 @@
 #include "server/grpc/call_record.h"
 #include "server/grpc/convert.h"
 #include "server/grpc/refused_stream.h"
+#include "server/grpc/request_message.h"
 #include "server/grpc/send_watch.h"
 #include "server/grpc/wire.h"
 #include "server/wall_time.h"

@@ -21,50 +21,50 @@ const json* FieldReader::find(std::string_view name) {
   return &*member;
 }
 
-std::optional<std::string> FieldReader::string(std::string_view name) {
+std::optional<std::string> FieldReader::string(std::string_view name, std::string_view expected) {
   const json* value = find(name);
   if (value == nullptr) return std::nullopt;
   if (!value->is_string()) {
-    fail_type(path_of(name), "a string", *value);
+    fail_type(path_of(name), expected, *value);
     return std::nullopt;
   }
   return value->get_ref<const std::string&>();
 }
 
-std::optional<std::int64_t> FieldReader::integer(std::string_view name) {
+std::optional<std::int64_t> FieldReader::integer(std::string_view name, std::string_view expected) {
   const json* value = find(name);
   if (value == nullptr) return std::nullopt;
   std::optional<std::int64_t> number = exact_integer(*value);
-  if (!number) fail_type(path_of(name), "a 64-bit integer", *value);
+  if (!number) fail_type(path_of(name), expected, *value);
   return number;
 }
 
-std::optional<double> FieldReader::number(std::string_view name) {
+std::optional<double> FieldReader::number(std::string_view name, std::string_view expected) {
   const json* value = find(name);
   if (value == nullptr) return std::nullopt;
   if (!value->is_number()) {
-    fail_type(path_of(name), "a number", *value);
+    fail_type(path_of(name), expected, *value);
     return std::nullopt;
   }
   return value->get<double>();
 }
 
-bool FieldReader::boolean(std::string_view name, bool when_absent) {
+std::optional<bool> FieldReader::boolean(std::string_view name) {
   const json* value = find(name);
-  if (value == nullptr) return when_absent;
+  if (value == nullptr) return std::nullopt;
   if (!value->is_boolean()) {
     fail_type(path_of(name), "true or false", *value);
-    return when_absent;
+    return std::nullopt;
   }
   return value->get<bool>();
 }
 
-std::vector<std::int64_t> FieldReader::integers(std::string_view name) {
+std::vector<std::int64_t> FieldReader::integers(std::string_view name, std::string_view expected) {
   std::vector<std::int64_t> numbers;
   const json* value = find(name);
   if (value == nullptr) return numbers;
   if (!value->is_array()) {
-    fail_type(path_of(name), "a list of integers", *value);
+    fail_type(path_of(name), expected, *value);
     return numbers;
   }
   for (std::size_t i = 0; i < value->size(); ++i) {
@@ -82,7 +82,11 @@ void FieldReader::refuse(std::string_view name, const json& harmless) {
   const json* value = find(name);
   if (value == nullptr || *value == harmless) return;
   const std::string param = path_of(name);
-  fail(ErrorCode::kUnsupportedParameter, param + " is not supported by this server", param);
+  const std::string allowed = harmless.is_null() ? "absent" : "absent or " + harmless.dump();
+  fail(ErrorCode::kUnsupportedParameter,
+       param + " is not supported by this server: it must be " + allowed + ", not " +
+           shown_json(*value),
+       param);
 }
 
 void FieldReader::fail(ErrorCode code, std::string message, std::string param) {

@@ -24,14 +24,17 @@ class FieldReader {
   /// The member, or null when it is absent or null. The name then counts as known.
   [[nodiscard]] const nlohmann::json* find(std::string_view name);
 
-  [[nodiscard]] std::optional<std::string> string(std::string_view name);
+  // Each is empty when the member is absent, null or in error; `expected` stands in the error.
+  [[nodiscard]] std::optional<std::string> string(std::string_view name,
+                                                  std::string_view expected = "a string");
   /// An integer, or a number with zero fraction, inside int64. Booleans and strings are not
   /// numbers.
-  [[nodiscard]] std::optional<std::int64_t> integer(std::string_view name);
-  [[nodiscard]] std::optional<double> number(std::string_view name);
-  [[nodiscard]] bool boolean(std::string_view name, bool when_absent);
-  /// A list of integers; empty when absent.
-  [[nodiscard]] std::vector<std::int64_t> integers(std::string_view name);
+  [[nodiscard]] std::optional<std::int64_t> integer(std::string_view name,
+                                                    std::string_view expected);
+  [[nodiscard]] std::optional<double> number(std::string_view name, std::string_view expected);
+  [[nodiscard]] std::optional<bool> boolean(std::string_view name);
+  [[nodiscard]] std::vector<std::int64_t> integers(std::string_view name,
+                                                   std::string_view expected);
 
   /// Known, and without a say in the answer.
   void accept(std::string_view name) { known_.insert(std::string(name)); }

@@ -16,7 +16,7 @@ using nlohmann::json;
 /// parser keeps its own stack on the heap, and so does this: no input makes either recurse.
 class ValueBuilder final : public nlohmann::json_sax<json> {
  public:
-  explicit ValueBuilder(const JsonLimits& limits) : limits_(limits) {}
+  explicit ValueBuilder(const RequestLimits& limits) : limits_(limits) {}
 
   bool null() override { return add(nullptr); }
   bool boolean(bool value) override { return add(value); }
@@ -68,10 +68,10 @@ class ValueBuilder final : public nlohmann::json_sax<json> {
   }
 
   json* place(json value) {
-    if (++num_values_ > limits_.max_values) {
+    if (++num_values_ > limits_.json_values) {
       error_ =
           Error{ErrorCode::kInvalidJson,
-                "the body has more than " + std::to_string(limits_.max_values) + " JSON values",
+                "the body has more than " + std::to_string(limits_.json_values) + " JSON values",
                 {}};
       return nullptr;
     }
@@ -88,9 +88,9 @@ class ValueBuilder final : public nlohmann::json_sax<json> {
   }
 
   bool open(json value) {
-    if (open_.size() >= limits_.max_depth) {
+    if (open_.size() >= limits_.json_depth) {
       error_ = Error{ErrorCode::kJsonTooDeep,
-                     "the body nests deeper than " + std::to_string(limits_.max_depth) + " levels",
+                     "the body nests deeper than " + std::to_string(limits_.json_depth) + " levels",
                      {}};
       return false;
     }
@@ -105,7 +105,7 @@ class ValueBuilder final : public nlohmann::json_sax<json> {
     return true;
   }
 
-  JsonLimits limits_;
+  const RequestLimits& limits_;
   json root_;
   std::vector<json*> open_;  // a container is not moved while something in it is open
   std::string key_;
@@ -115,7 +115,7 @@ class ValueBuilder final : public nlohmann::json_sax<json> {
 
 }  // namespace
 
-Result<json> read_json(std::string_view text, const JsonLimits& limits) {
+Result<json> read_json(std::string_view text, const RequestLimits& limits) {
   // The library takes a NUL for the end of its input; in JSON none may stand anywhere.
   if (const std::size_t nul = text.find('\0'); nul != std::string_view::npos) {
     return fail(ErrorCode::kInvalidJson,

@@ -42,7 +42,7 @@ CallContext call_context(const PostRequest& request, bool stream) {
 
 PostOutcome complete(const json& body, const PostRequest& request, GenerateService& service,
                      WakeFunction wake) {
-  auto read = read_completion(body);
+  auto read = read_completion(body, service.limits());
   if (!read) return error_response(read.error());
   service.metrics().count_ignored_fields(read->ignored_fields);
   auto generation =
@@ -56,7 +56,7 @@ PostOutcome complete(const json& body, const PostRequest& request, GenerateServi
 
 PostOutcome chat(const json& body, const PostRequest& request, GenerateService& service,
                  WakeFunction wake) {
-  auto read = read_chat(body);
+  auto read = read_chat(body, service.limits());
   if (!read) return error_response(read.error());
   service.metrics().count_ignored_fields(read->ignored_fields);
   auto generation =
@@ -68,7 +68,7 @@ PostOutcome chat(const json& body, const PostRequest& request, GenerateService& 
 }
 
 Response tokenize(const json& body, const GenerateService& service) {
-  auto read = read_tokenize(body);
+  auto read = read_tokenize(body, service.limits());
   if (!read) return error_response(read.error());
   service.metrics().count_ignored_fields(read->ignored_fields);
   auto tokens = service.tokenize(read->fields);
@@ -82,7 +82,7 @@ Response tokenize(const json& body, const GenerateService& service) {
 }
 
 Response detokenize(const json& body, const GenerateService& service) {
-  auto read = read_detokenize(body);
+  auto read = read_detokenize(body, service.limits());
   if (!read) return error_response(read.error());
   service.metrics().count_ignored_fields(read->ignored_fields);
   auto text = service.detokenize(read->fields);
@@ -93,7 +93,7 @@ Response detokenize(const json& body, const GenerateService& service) {
 }
 
 PostOutcome handle(const PostRequest& request, GenerateService& service, WakeFunction wake) {
-  auto body = read_json(request.body.text);
+  auto body = read_json(request.body.text, service.limits());
   if (!body) return error_response(body.error());
   if (request.gone != nullptr && request.gone->load())
     return error_response({ErrorCode::kCancelled, "the client has gone", {}});

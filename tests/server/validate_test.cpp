@@ -14,8 +14,11 @@ using namespace kvasir::server;
 namespace {
 
 constexpr std::uint32_t kVocabSize = 300;
+const RequestLimits kLimits;
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInf = std::numeric_limits<double>::infinity();
+
+ValidationBounds bounds() { return {kVocabSize, kLimits}; }
 
 CompletionFields completion() {
   CompletionFields fields;
@@ -35,8 +38,8 @@ std::string fault_of(const std::function<void(GenerateFields&)>& change) {
   ChatFields chat_fields = chat();
   change(completion_fields);
   change(chat_fields);
-  const auto first = validate(completion_fields, kVocabSize);
-  const auto second = validate(chat_fields, kVocabSize);
+  const auto first = validate(completion_fields, bounds());
+  const auto second = validate(chat_fields, bounds());
   const std::string fault = first ? "" : first.error().param;
   CHECK(fault == (second ? "" : second.error().param));
   if (!first) CHECK(first.error().code == ErrorCode::kInvalidValue);
@@ -92,7 +95,7 @@ TEST_CASE("validate: integers pass up to their borders", "[server]") {
       CHECK(fault_of([&](GenerateFields& f) { f.*field = value; }) == name);
   };
   check("n", &GenerateFields::n, {1, 128}, {0, -1, 129, 1'000'000'000, kMax});
-  check("max_tokens", &GenerateFields::max_tokens, {1, kMax}, {0, -1});
+  check("max_tokens", &GenerateFields::max_tokens, {1, kMax}, {0, -1});  // 0 has no echo here
   check("min_tokens", &GenerateFields::min_tokens, {0, 5}, {-1});
   check("top_k", &GenerateFields::top_k, {-1, 0, 1, 2147483647}, {-2, 2147483648});
   check("seed", &GenerateFields::seed, {-1, 0, kMax}, {});
@@ -106,12 +109,12 @@ TEST_CASE("validate: n times prompts is bounded before anything is copied", "[se
   CompletionFields fields = completion();
   fields.prompts.assign(2, std::string("x"));
   fields.n = 64;
-  CHECK(validate(fields, kVocabSize).has_value());
+  CHECK(validate(fields, bounds()).has_value());
   fields.n = 65;
-  CHECK(validate(fields, kVocabSize).error().param == "n");
+  CHECK(validate(fields, bounds()).error().param == "n");
   fields.n = 1;
   fields.prompts.assign(129, std::string("x"));
-  CHECK(!validate(fields, kVocabSize).has_value());
+  CHECK(!validate(fields, bounds()).has_value());
 }
 
 TEST_CASE("validate: logit_bias takes decimal ids below the logits width", "[server]") {
@@ -150,28 +153,28 @@ TEST_CASE("validate: stops", "[server]") {
   }
   CompletionFields fields = completion();
   fields.stop_token_ids = {5, 3, 5};
-  CHECK(validate(fields, kVocabSize)->stop_token_ids == std::vector<TokenId>{3, 5});
+  CHECK(validate(fields, bounds())->stop_token_ids == std::vector<TokenId>{3, 5});
 }
 
 TEST_CASE("validate: logprobs", "[server]") {
   CompletionFields fields = completion();
   for (const std::int64_t good : {0, 20}) {
     fields.logprobs = good;
-    CHECK(validate(fields, kVocabSize)->top_logprobs == static_cast<std::uint32_t>(good));
+    CHECK(validate(fields, bounds())->top_logprobs == static_cast<std::uint32_t>(good));
   }
   for (const std::int64_t bad : {std::int64_t{21}, std::int64_t{-1}, std::int64_t{4294967295}}) {
     fields.logprobs = bad;
-    CHECK(validate(fields, kVocabSize).error().param == "logprobs");
+    CHECK(validate(fields, bounds()).error().param == "logprobs");
   }
   ChatFields chat_fields = chat();
   chat_fields.top_logprobs = 5;
-  CHECK(validate(chat_fields, kVocabSize).error().param == "top_logprobs");
+  CHECK(validate(chat_fields, bounds()).error().param == "top_logprobs");
   chat_fields.logprobs = true;
-  CHECK(validate(chat_fields, kVocabSize)->top_logprobs == 5U);
+  CHECK(validate(chat_fields, bounds())->top_logprobs == 5U);
   chat_fields.top_logprobs = 21;
-  CHECK(validate(chat_fields, kVocabSize).error().param == "top_logprobs");
+  CHECK(validate(chat_fields, bounds()).error().param == "top_logprobs");
   chat_fields.top_logprobs.reset();
-  CHECK(validate(chat_fields, kVocabSize)->top_logprobs == 0U);
+  CHECK(validate(chat_fields, bounds())->top_logprobs == 0U);
 }
 
 TEST_CASE("validate: choices times tokens times logprobs is bounded", "[server]") {
@@ -179,52 +182,52 @@ TEST_CASE("validate: choices times tokens times logprobs is bounded", "[server]"
   fields.n = 128;
   fields.logprobs = 15;
   fields.max_tokens = 512;  // 128 x 512 x 16 = 2^20
-  CHECK(validate(fields, kVocabSize).has_value());
+  CHECK(validate(fields, bounds()).has_value());
   fields.max_tokens = 513;
-  CHECK(validate(fields, kVocabSize).error().param == "max_tokens");
+  CHECK(validate(fields, bounds()).error().param == "max_tokens");
   fields.logprobs.reset();
-  CHECK(validate(fields, kVocabSize).has_value());
+  CHECK(validate(fields, bounds()).has_value());
   ChatFields chat_fields = chat();
   chat_fields.logprobs = true;
   chat_fields.max_tokens = 1 << 20;
-  CHECK(validate(chat_fields, kVocabSize).has_value());
+  CHECK(validate(chat_fields, bounds()).has_value());
   chat_fields.n = 2;
-  CHECK(validate(chat_fields, kVocabSize).error().param == "max_tokens");
+  CHECK(validate(chat_fields, bounds()).error().param == "max_tokens");
   chat_fields.max_tokens.reset();
   chat_fields.min_tokens = 1 << 20;
-  CHECK(validate(chat_fields, kVocabSize).error().param == "min_tokens");
+  CHECK(validate(chat_fields, bounds()).error().param == "min_tokens");
 }
 
 TEST_CASE("validate: max_completion_tokens wins, and may not disagree", "[server]") {
   ChatFields fields = chat();
   fields.max_completion_tokens = 7;
-  CHECK(validate(fields, kVocabSize)->max_tokens == 7U);
+  CHECK(validate(fields, bounds())->max_tokens == 7U);
   fields.max_tokens = 7;
-  CHECK(validate(fields, kVocabSize).has_value());
+  CHECK(validate(fields, bounds()).has_value());
   fields.max_tokens = 8;
-  CHECK(validate(fields, kVocabSize).error().param == "max_completion_tokens");
+  CHECK(validate(fields, bounds()).error().param == "max_completion_tokens");
 }
 
 TEST_CASE("validate: salts differ, and no salt is none", "[server]") {
   CompletionFields fields = completion();
-  CHECK(validate(fields, kVocabSize)->cache_salt == 0);
+  CHECK(validate(fields, bounds())->cache_salt == 0);
   fields.cache_salt = std::string("a");
-  const std::uint64_t first = validate(fields, kVocabSize)->cache_salt;
+  const std::uint64_t first = validate(fields, bounds())->cache_salt;
   fields.cache_salt = std::string("a\0", 2);
-  CHECK(validate(fields, kVocabSize)->cache_salt != first);
+  CHECK(validate(fields, bounds())->cache_salt != first);
   CHECK(first != 0);
   fields.cache_salt = "";
-  CHECK(validate(fields, kVocabSize).error().param == "cache_salt");
+  CHECK(validate(fields, bounds()).error().param == "cache_salt");
   fields.cache_salt = std::string(1025, 'x');
-  CHECK(validate(fields, kVocabSize).error().param == "cache_salt");
+  CHECK(validate(fields, bounds()).error().param == "cache_salt");
 }
 
 TEST_CASE("validate: message counts and the value in the message", "[server]") {
   ChatFields fields = chat();
   fields.messages.assign(2049, fields.messages.front());
-  CHECK(validate(fields, kVocabSize).error().param == "messages");
+  CHECK(validate(fields, bounds()).error().param == "messages");
   CompletionFields hot = completion();
   hot.temperature = 2.1;
-  CHECK(validate(hot, kVocabSize).error().message ==
+  CHECK(validate(hot, bounds()).error().message ==
         "temperature must be a number from 0 to 2, not 2.1");
 }
