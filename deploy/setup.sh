@@ -4,6 +4,7 @@
 #
 #   deploy/setup.sh              packages, build, model
 #   deploy/setup.sh packages     Debian packages that building and testing need
+#   deploy/setup.sh fuzz-packages   those that only the fuzzers of tests/run.sh --all need
 #   deploy/setup.sh build [PRESET [TARGET...]]   configure and build (release, kvasir)
 #   deploy/setup.sh model        the default model, checked, into ${XDG_CACHE_HOME:-~/.cache}/kvasir/models
 set -euo pipefail
@@ -17,6 +18,9 @@ MIN_RUST=1.87
 PACKAGES=(ca-certificates git cmake ninja-build g++ pkg-config ccache libgrpc++-dev protobuf-compiler-grpc libprotobuf-dev
   protobuf-compiler libboost-dev libboost-system-dev nlohmann-json3-dev libopenblas-dev libspdlog-dev catch2
   libcli11-dev libtomlplusplus-dev libexpected-dev libssl-dev prometheus-cpp-dev python3 python3-venv python3-pip)
+
+# What tests/fuzz needs beside them; nobody else does.
+FUZZ_PACKAGES=(clang-16 libclang-rt-16-dev)
 
 say() { echo "setup: $*" >&2; }
 die() { say "$*"; exit 1; }
@@ -65,14 +69,30 @@ rust_packages() {
   done
 }
 
-packages() {
-  local missing=() package installed
+# Those of the names that are not installed, one a line.
+missing_of() {
+  local package installed
   # The format is dpkg-query's, not the shell's.
   # shellcheck disable=SC2016
-  installed=$(dpkg-query -W -f '${Package} ${db:Status-Status}\n' "${PACKAGES[@]}" 2>/dev/null || true)
-  for package in "${PACKAGES[@]}"; do
-    grep -qx "$package installed" <<<"$installed" || missing+=("$package")
+  installed=$(dpkg-query -W -f '${Package} ${db:Status-Status}\n' "$@" 2>/dev/null || true)
+  for package in "$@"; do
+    grep -qx "$package installed" <<<"$installed" || echo "$package"
   done
+}
+
+fuzz_packages() {
+  local missing
+  mapfile -t missing < <(missing_of "${FUZZ_PACKAGES[@]}")
+  [ ${#missing[@]} -eq 0 ] && return
+  [ -f /etc/debian_version ] || die "install by hand: ${missing[*]}"
+  as_root apt-get update -qq >&2
+  say "installing ${missing[*]}"
+  apt_install "${missing[@]}"
+}
+
+packages() {
+  local missing
+  mapfile -t missing < <(missing_of "${PACKAGES[@]}")
   local rust=no
   at_least "$(rust_version || true)" "$MIN_RUST" || rust=missing
   [ ${#missing[@]} -eq 0 ] && [ "$rust" = no ] && return
@@ -138,6 +158,7 @@ PY
 case ${1:-all} in
   all) packages; build; model ;;
   packages) packages ;;
+  fuzz-packages) fuzz_packages ;;
   build) shift; build "$@" ;;
   model) model ;;
   *) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//p}' "$0"; exit 2 ;;

@@ -195,6 +195,7 @@ all_tier() {
   else
     record failed "build with TSan"
   fi
+  step "fuzzers" run_shell_test tests/fuzz/fuzz_test.sh
   local test
   for test in tests/deploy/*_test.sh; do
     [ -x "$test" ] && step "$(basename "$test")" run_shell_test "$test"
