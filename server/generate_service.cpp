@@ -3,6 +3,7 @@
 #include "core/check.h"
 #include "core/rng.h"
 #include "server/generation_record.h"
+#include "server/prompt_answer.h"
 #include "server/running_generation.h"
 #include "server/shown_value.h"
 #include "server/utf8.h"
@@ -79,6 +80,11 @@ std::vector<TokenId> sorted_union(std::vector<TokenId> a, const std::vector<Toke
   return a;
 }
 
+/// False where an echoed prompt is all there is.
+bool wants_engine(const engine::Submit& submission) {
+  return submission.request.stop.max_tokens > 0 || submission.request.prompt_logprobs.has_value();
+}
+
 /// A call on its way to the engine.
 struct Call {
   Operation operation{};
@@ -135,8 +141,9 @@ struct GenerateService::Impl {
   [[nodiscard]] Result<std::vector<TokenId>> encode_rendered(
       const std::vector<text::TextSegment>& segments) const;
   [[nodiscard]] Result<std::shared_ptr<Generation>> start(
-      std::vector<std::vector<TokenId>> prompts, const std::vector<std::uint32_t>& max_tokens,
-      const Call& call, WakeFunction wake);
+      std::vector<std::vector<TokenId>> prompts, PromptRules prompt_rules,
+      const std::vector<std::uint32_t>& max_tokens, const Call& call, WakeFunction wake);
+  void end_at_once(const std::vector<engine::Submit>& submissions) const;
   [[nodiscard]] AssemblyRules assembly_rules(const GenerateParams& params,
                                              std::vector<TokenId> ending) const;
 };
@@ -199,7 +206,16 @@ Result<std::shared_ptr<Generation>> GenerateService::Impl::complete(const Comple
     prompts.push_back(std::move(*prompt));
     max_tokens.push_back(*limit);
   }
-  return start(std::move(prompts), max_tokens, call, std::move(wake));
+  PromptRules rules = prompt_rules(*params);
+  if (auto ok = check_prompt_logprobs(rules, prompts, params->num_choices, /*listed_once=*/false);
+      !ok) {
+    return tl::unexpected<Error>(ok.error());
+  }
+  for (std::size_t i = 0; params->echo && i < prompts.size(); ++i) {
+    rules.echo.push_back(
+        echo_text(fields.prompts[i], prompts[i], tokenizer, params->skip_special_tokens));
+  }
+  return start(std::move(prompts), std::move(rules), max_tokens, call, std::move(wake));
 }
 
 Result<std::shared_ptr<Generation>> GenerateService::Impl::chat(const ChatFields& fields,
@@ -228,7 +244,12 @@ Result<std::shared_ptr<Generation>> GenerateService::Impl::chat(const ChatFields
   if (!limit) return tl::unexpected<Error>(limit.error());
   std::vector<std::vector<TokenId>> prompts;
   prompts.push_back(std::move(*prompt));
-  return start(std::move(prompts), {*limit}, call, std::move(wake));
+  PromptRules rules = prompt_rules(*params);
+  if (auto ok = check_prompt_logprobs(rules, prompts, params->num_choices, /*listed_once=*/true);
+      !ok) {
+    return tl::unexpected<Error>(ok.error());
+  }
+  return start(std::move(prompts), std::move(rules), {*limit}, call, std::move(wake));
 }
 
 Result<std::vector<TokenId>> GenerateService::tokenize(const TokenizeFields& fields) const {
@@ -376,7 +397,7 @@ Result<std::uint32_t> GenerateService::Impl::resolve_max_tokens(std::uint64_t pr
   const std::uint64_t least =
       params.max_tokens.value_or(std::max<std::uint64_t>(params.min_tokens, 1));
   const std::uint64_t context = model.context_tokens;
-  if (prompt_tokens >= context || least > context - prompt_tokens) {
+  if (prompt_tokens > context || least > context - prompt_tokens) {
     const std::string wanted = params.max_tokens
                                    ? "max_tokens is " + std::to_string(*params.max_tokens)
                                    : "at least " + std::to_string(least) + " must be generated";
@@ -385,10 +406,12 @@ Result<std::uint32_t> GenerateService::Impl::resolve_max_tokens(std::uint64_t pr
                     ", but the context is " + std::to_string(context) + " tokens",
                 param);
   }
+  // Where nothing is generated, the last token of the prompt is computed all the same.
+  const std::uint64_t room_for = std::max<std::uint64_t>(least, 1);
   const std::uint64_t longest =
-      kvcache::longest_prompt_tokens(model.geometry, model.num_blocks, least);
+      kvcache::longest_prompt_tokens(model.geometry, model.num_blocks, room_for);
   if (prompt_tokens > longest)
-    return tl::unexpected<Error>(budget_error(prompt_tokens, least, param));
+    return tl::unexpected<Error>(budget_error(prompt_tokens, room_for, param));
   if (params.max_tokens) return static_cast<std::uint32_t>(*params.max_tokens);
   // The same arithmetic the other way round: with this prompt, so many generated tokens still fit.
   const std::uint64_t left_in_budget =
@@ -471,9 +494,20 @@ AssemblyRules GenerateService::Impl::assembly_rules(const GenerateParams& params
           .token_ids = params.return_token_ids};
 }
 
+/// What the engine would say of sequences that have nothing to compute.
+void GenerateService::Impl::end_at_once(const std::vector<engine::Submit>& submissions) const {
+  for (const engine::Submit& submission : submissions) {
+    engine::FinishEvent event;
+    event.reason = FinishReason::kLength;
+    event.usage.prompt_tokens = static_cast<std::uint32_t>(submission.request.prompt_tokens.size());
+    event.at = clock.now();
+    submission.sink->on_finish(std::move(event));
+  }
+}
+
 Result<std::shared_ptr<Generation>> GenerateService::Impl::start(
-    std::vector<std::vector<TokenId>> prompts, const std::vector<std::uint32_t>& max_tokens,
-    const Call& call, WakeFunction wake) {
+    std::vector<std::vector<TokenId>> prompts, PromptRules prompt_rules,
+    const std::vector<std::uint32_t>& max_tokens, const Call& call, WakeFunction wake) {
   if (auto ok = check_wanted(call); !ok) return tl::unexpected<Error>(ok.error());
   const GenerateParams& params = call.params;
   std::vector<TokenId> ending = params.stop_token_ids;
@@ -493,11 +527,17 @@ Result<std::shared_ptr<Generation>> GenerateService::Impl::start(
   std::vector<RunningGeneration::Choice> choices;
   std::vector<engine::Submit> submissions;
   for (std::uint32_t p = 0; p < prompts.size(); ++p) {
+    std::uint64_t fork_group = 0;
     for (std::uint32_t k = 0; k < params.num_choices; ++k) {
       engine::Submit submission{.id = engine.next_sequence_id(), .request = shape, .sink = {}};
+      // Named by its first sequence, so that no two groups are alike.
+      if (k == 0 && params.num_choices > 1) fork_group = value_of(submission.id);
+      submission.request.fork_group = fork_group;
       submission.request.prompt_tokens = prompts[p];
       submission.request.sampling.choice_index = k;
       submission.request.stop.max_tokens = max_tokens[p];
+      // The first choice of a prompt brings them for all.
+      if (k == 0) submission.request.prompt_logprobs = prompt_rules.most_top();
       choices.push_back(
           {.sequence = submission.id, .prompt_index = p, .rules = assembly_rules(params, ending)});
       submissions.push_back(std::move(submission));
@@ -507,11 +547,18 @@ Result<std::shared_ptr<Generation>> GenerateService::Impl::start(
   auto generation = std::make_shared<RunningGeneration>(
       tokenizer, std::move(prompts), std::move(choices),
       [&target = engine](const engine::Cancel& cancel) { target.cancel(cancel); }, std::move(wake),
-      call.context.keeps_answer);
+      call.context.keeps_answer, std::move(prompt_rules));
   generation->set_record(std::move(record));
   for (std::uint32_t i = 0; i < submissions.size(); ++i) submissions[i].sink = generation->sink(i);
-  if (auto ok = engine.submit(std::move(submissions)); !ok)
-    return tl::unexpected<Error>(ok.error());
+  const auto idle = std::stable_partition(submissions.begin(), submissions.end(), wants_engine);
+  const std::vector<engine::Submit> without_work(std::make_move_iterator(idle),
+                                                 std::make_move_iterator(submissions.end()));
+  submissions.erase(idle, submissions.end());
+  if (!submissions.empty()) {
+    if (auto ok = engine.submit(std::move(submissions)); !ok)
+      return tl::unexpected<Error>(ok.error());
+  }
+  end_at_once(without_work);
   metrics->on_started(static_cast<std::uint32_t>(params.num_choices));
   return generation;
 }

@@ -30,10 +30,19 @@ struct TokenText {
                               // shows. Not always UTF-8
 };
 
-/// One counted completion token with its alternatives. Made only where logprobs were asked for.
+/// One counted completion token, or one of a prompt, with its alternatives. Made only where
+/// logprobs were asked for.
 struct LogprobEntry {
   TokenText chosen;
   std::vector<TokenText> top;  // best first
+  bool has_logprob = true;     // false for a prompt's very first token
+  std::uint32_t rank = 0;      // of a prompt's token: 1 was the most likely
+};
+
+/// What of a delta's text and entries is the prompt's.
+struct EchoPart {
+  std::size_t text_bytes = 0;
+  std::size_t num_entries = 0;
 };
 
 /// What became ready for one choice since the last poll. Joined over all polls, `text` is the whole
@@ -49,6 +58,7 @@ struct ChoiceDelta {
   std::optional<std::string> stop_string;  // stop_reason: the stop string that matched ...
   std::optional<TokenId> stop_token;  // ... or the request's own stop token id that was sampled
   std::optional<Error> error;         // set instead of finish; ends the choice
+  EchoPart echo;  // `text` and `logprobs` begin with it: only in a choice's first delta
 };
 
 struct Usage {
@@ -72,6 +82,13 @@ class Generation {
   [[nodiscard]] virtual std::uint32_t num_choices() const = 0;
   /// Token ids of each prompt (for return_token_ids), in prompt order.
   [[nodiscard]] virtual const std::vector<std::vector<TokenId>>& prompt_token_ids() const = 0;
+  /// So many best tokens the answer lists beside each token of a prompt (prompt_logprobs); absent:
+  /// it lists no prompt logprobs.
+  [[nodiscard]] virtual std::optional<std::uint32_t> listed_prompt_top() const = 0;
+  /// One entry for each token of a prompt, complete as soon as a delta of one of its choices was
+  /// polled; they may have more best tokens than are listed. Empty when none were asked for.
+  [[nodiscard]] virtual const std::vector<LogprobEntry>& prompt_logprobs(
+      std::size_t prompt) const = 0;
   /// Ends all live choices; their blocks come home within one step. Idempotent.
   virtual void cancel(CancelCause cause) = 0;
 };

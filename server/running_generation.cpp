@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <type_traits>
 #include <utility>
 #include <variant>
 
@@ -12,7 +13,7 @@ namespace {
 
 struct QueuedEvent {
   std::uint32_t choice_index = 0;
-  std::variant<engine::TokenEvent, engine::FinishEvent> event;
+  std::variant<engine::TokenEvent, PromptLogprobs, engine::FinishEvent> event;
 };
 
 std::size_t queued_bytes(const engine::TokenEvent& event) {
@@ -70,16 +71,12 @@ class EventQueue {
   }
 
   void push_finish(std::uint32_t choice_index, engine::FinishEvent event) {
-    {
-      const std::lock_guard lock(mutex_);
-      if (closed_) {
-        record_.finished(choice_index, event);
-        return;
-      }
-      events_.push_back({choice_index, std::move(event)});
-      if (!std::exchange(wake_wanted_, false)) return;
-    }
-    wake();
+    push(choice_index, std::move(event));
+  }
+
+  /// Takes room beside the bound: how many there can be was checked before they were asked for.
+  void push_prompt_logprobs(std::uint32_t choice_index, PromptLogprobs scores) {
+    push(choice_index, std::move(scores));
   }
 
   /// Takes all and asks for one wake at the next event.
@@ -105,6 +102,22 @@ class EventQueue {
   }
 
  private:
+  template <typename Event>
+  void push(std::uint32_t choice_index, Event event) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (closed_) {
+        if constexpr (std::is_same_v<Event, engine::FinishEvent>)
+          record_.finished(choice_index, event);
+        return;
+      }
+      events_.emplace_back().choice_index = choice_index;
+      events_.back().event = std::move(event);
+      if (!std::exchange(wake_wanted_, false)) return;
+    }
+    wake();
+  }
+
   void wake() {
     const std::lock_guard lock(wake_mutex_);
     if (wake_) wake_();
@@ -130,6 +143,9 @@ class ChoiceSink final : public engine::TokenSink {
   [[nodiscard]] bool on_token(engine::TokenEvent event) noexcept override {
     return queue_->push_token(choice_index_, std::move(event));
   }
+  void on_prompt_logprobs(PromptLogprobs scores) noexcept override {
+    queue_->push_prompt_logprobs(choice_index_, std::move(scores));
+  }
   void on_finish(engine::FinishEvent event) noexcept override {
     queue_->push_finish(choice_index_, std::move(event));
   }
@@ -144,12 +160,19 @@ class ChoiceSink final : public engine::TokenSink {
 RunningGeneration::RunningGeneration(const text::Tokenizer& tokenizer,
                                      std::vector<std::vector<TokenId>> prompts,
                                      std::vector<Choice> choices, CancelFunction cancel,
-                                     WakeFunction wake, bool keeps_answer)
+                                     WakeFunction wake, bool keeps_answer, PromptRules prompt_rules)
     : prompts_(std::move(prompts)),
+      prompt_rules_(std::move(prompt_rules)),
       cancel_(std::move(cancel)),
       queue_(std::make_shared<EventQueue>(std::move(wake), choices.size(),
                                           keeps_answer ? kMaxQueuedBytesOfKept : kMaxQueuedBytes)),
       unfinished_(static_cast<std::uint32_t>(choices.size())) {
+  KVASIR_CHECK(prompt_rules_.echo.empty() || prompt_rules_.echo.size() == prompts_.size());
+  prompt_answers_.reserve(prompts_.size());
+  for (std::size_t i = 0; i < prompts_.size(); ++i) {
+    prompt_answers_.emplace_back(tokenizer, prompts_[i], prompt_rules_,
+                                 prompt_rules_.echo.empty() ? nullptr : &prompt_rules_.echo[i]);
+  }
   choices_.reserve(choices.size());
   for (Choice& choice : choices) {
     KVASIR_CHECK(choice.prompt_index < prompts_.size(),
@@ -175,9 +198,13 @@ std::shared_ptr<engine::TokenSink> RunningGeneration::sink(std::uint32_t choice_
 }
 
 std::vector<ChoiceDelta> RunningGeneration::poll() {
-  std::vector<bool> touched(choices_.size(), false);
   for (QueuedEvent& queued : queue_->take()) {
-    touched[queued.choice_index] = true;
+    ChoiceState& choice = choices_[queued.choice_index];
+    if (const auto* scores = std::get_if<PromptLogprobs>(&queued.event)) {
+      prompt_answers_[choice.prompt_index].add(*scores);
+      continue;
+    }
+    choice.touched = true;
     if (const auto* token = std::get_if<engine::TokenEvent>(&queued.event)) {
       absorb_token(queued.choice_index, *token);
     } else {
@@ -186,13 +213,24 @@ std::vector<ChoiceDelta> RunningGeneration::poll() {
   }
   std::vector<ChoiceDelta> deltas;
   for (std::uint32_t i = 0; i < choices_.size(); ++i) {
-    if (!touched[i]) continue;
-    ChoiceDelta delta = choices_[i].assembler.take();
-    delta.choice_index = i;
-    delta.error = std::exchange(choices_[i].error, {});
-    if (!delta.text.empty() || delta.finish || delta.error) deltas.push_back(std::move(delta));
+    if (auto delta = take_delta(i)) deltas.push_back(std::move(*delta));
   }
   return deltas;
+}
+
+/// A choice begins when its prompt's logprobs are all there: they come with the prompt's first
+/// choice, which its siblings may overtake.
+std::optional<ChoiceDelta> RunningGeneration::take_delta(std::uint32_t choice_index) {
+  ChoiceState& choice = choices_[choice_index];
+  const PromptAnswer& prompt = prompt_answers_[choice.prompt_index];
+  if (!choice.touched || (!prompt.complete() && !choice.error)) return std::nullopt;
+  choice.touched = false;
+  ChoiceDelta delta = choice.assembler.take();
+  delta.choice_index = choice_index;
+  delta.error = std::exchange(choice.error, {});
+  if (!choice.began && !delta.error) choice.began = prompt.echo_into(delta);
+  if (delta.text.empty() && !delta.finish && !delta.error) return std::nullopt;
+  return delta;
 }
 
 void RunningGeneration::absorb_token(std::uint32_t choice_index, const engine::TokenEvent& event) {

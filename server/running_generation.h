@@ -7,6 +7,7 @@
 #include "engine/events.h"
 #include "server/generation.h"
 #include "server/generation_record.h"
+#include "server/prompt_answer.h"
 #include "server/stream_assembler.h"
 
 #include <cstdint>
@@ -42,7 +43,7 @@ class RunningGeneration final : public Generation {
   /// `cancel` refers to must outlive the generation.
   RunningGeneration(const text::Tokenizer& tokenizer, std::vector<std::vector<TokenId>> prompts,
                     std::vector<Choice> choices, CancelFunction cancel, WakeFunction wake,
-                    bool keeps_answer = false);
+                    bool keeps_answer = false, PromptRules prompt_rules = {});
   /// Cancels what still runs, as if the client had gone.
   ~RunningGeneration() override;
   RunningGeneration(const RunningGeneration&) = delete;
@@ -60,6 +61,13 @@ class RunningGeneration final : public Generation {
   [[nodiscard]] const std::vector<std::vector<TokenId>>& prompt_token_ids() const override {
     return prompts_;
   }
+  [[nodiscard]] std::optional<std::uint32_t> listed_prompt_top() const override {
+    return prompt_rules_.listed_top;
+  }
+  [[nodiscard]] const std::vector<LogprobEntry>& prompt_logprobs(
+      std::size_t prompt) const override {
+    return prompt_answers_.at(prompt).entries();
+  }
   void cancel(CancelCause cause) override;
 
  private:
@@ -67,6 +75,8 @@ class RunningGeneration final : public Generation {
     SequenceId sequence{};
     std::uint32_t prompt_index = 0;
     StreamAssembler assembler;
+    bool touched = false;   // something came for it since its last delta
+    bool began = false;     // the echoed prompt is out
     bool finished = false;  // its FinishEvent was polled
     std::uint32_t cached_tokens = 0;
     std::optional<Error> error;
@@ -74,7 +84,11 @@ class RunningGeneration final : public Generation {
   void absorb_token(std::uint32_t choice_index, const engine::TokenEvent& event);
   void absorb_finish(std::uint32_t choice_index, const engine::FinishEvent& event);
 
+  [[nodiscard]] std::optional<ChoiceDelta> take_delta(std::uint32_t choice_index);
+
   std::vector<std::vector<TokenId>> prompts_;
+  PromptRules prompt_rules_;
+  std::vector<PromptAnswer> prompt_answers_;  // [prompts]
   std::vector<ChoiceState> choices_;
   CancelFunction cancel_;
   std::shared_ptr<EventQueue> queue_;

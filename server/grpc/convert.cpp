@@ -2,6 +2,7 @@
 
 #include "core/seconds.h"
 
+#include <algorithm>
 #include <string_view>
 #include <utility>
 
@@ -46,7 +47,7 @@ void append_delta(ChoiceDelta delta, v1::Choice& choice) {
   for (const LogprobEntry& entry : delta.logprobs) {
     v1::TokenLogprob* logprob = choice.add_logprobs();
     logprob->set_token_id(entry.chosen.token);
-    logprob->set_logprob(entry.chosen.logprob);
+    if (entry.has_logprob) logprob->set_logprob(entry.chosen.logprob);
     logprob->set_token(std::string(entry.chosen.bytes));
     for (const TokenText& alternative : entry.top) {
       v1::TopLogprob* top = logprob->add_top();
@@ -58,6 +59,24 @@ void append_delta(ChoiceDelta delta, v1::Choice& choice) {
   if (delta.finish) choice.set_finish_reason(finish_reason_of(*delta.finish));
   if (delta.stop_string) choice.set_stop_string(*delta.stop_string);
   if (delta.stop_token) choice.set_stop_token(*delta.stop_token);
+}
+
+void fill_prompt_logprobs(const std::vector<LogprobEntry>& entries, std::uint32_t num_top,
+                          v1::PromptLogprobs& message) {
+  for (const LogprobEntry& entry : entries) {
+    v1::PromptTokenLogprob* token = message.add_tokens();
+    token->set_token_id(entry.chosen.token);
+    token->set_token(std::string(entry.chosen.spelling));
+    if (!entry.has_logprob) continue;
+    token->set_logprob(entry.chosen.logprob);
+    token->set_rank(entry.rank);
+    for (std::size_t i = 0; i < std::min<std::size_t>(num_top, entry.top.size()); ++i) {
+      v1::TopLogprob* top = token->add_top();
+      top->set_token_id(entry.top[i].token);
+      top->set_logprob(entry.top[i].logprob);
+      top->set_token(std::string(entry.top[i].spelling));
+    }
+  }
 }
 
 void fill_usage(const Usage& usage, v1::Usage& message) {

@@ -22,6 +22,9 @@ struct AnswerHead {
 /// Adds what came for a choice to the end of what is there.
 void append_delta(ChoiceDelta delta, v1::Choice& choice);
 void fill_usage(const Usage& usage, v1::Usage& message);
+/// Of each entry at most `num_top` best tokens.
+void fill_prompt_logprobs(const std::vector<LogprobEntry>& entries, std::uint32_t num_top,
+                          v1::PromptLogprobs& message);
 
 /// `Message` is any of CompleteResponse, CompleteChunk, ChatResponse, ChatChunk.
 template <typename Message>
@@ -38,6 +41,15 @@ void fill_prompt_token_ids(const std::vector<std::vector<TokenId>>& prompts, Mes
     v1::TokenIds* ids = message.add_prompt_token_ids();
     for (const TokenId token : prompt) ids->add_ids(token);
   }
+}
+
+/// Adds the logprobs of a prompt, where they are asked for.
+template <typename Message>
+void add_prompt_logprobs(const Generation& generation, std::uint32_t prompt, Message& message) {
+  if (!generation.listed_prompt_top()) return;
+  v1::PromptLogprobs* list = message.add_prompt_logprobs();
+  list->set_prompt_index(prompt);
+  fill_prompt_logprobs(generation.prompt_logprobs(prompt), *generation.listed_prompt_top(), *list);
 }
 
 [[nodiscard]] v1::ListModelsResponse models_message(const ModelInfo& model);

@@ -139,7 +139,10 @@ class UnaryGenerateCall final : public GenerateCall, public grpc::ServerUnaryRea
   }
 
   void finish_complete(const Generation& generation) override {
-    fill_prompt_token_ids(generation.prompt_token_ids(), response_);
+    const auto& prompts = generation.prompt_token_ids();
+    fill_prompt_token_ids(prompts, response_);
+    for (std::uint32_t i = 0; i < prompts.size(); ++i)
+      add_prompt_logprobs(generation, i, response_);
     fill_usage(generation.usage(), *response_.mutable_usage());
     out_ = serialize_message(response_);
     Finish(grpc::Status::OK);
@@ -168,7 +171,10 @@ class StreamGenerateCall final : public GenerateCall,
  private:
   bool deliver(std::vector<ChoiceDelta> deltas, const Generation& generation) override {
     Chunk chunk = next_chunk(generation);
-    for (ChoiceDelta& delta : deltas) append_delta(std::move(delta), *chunk.add_choices());
+    for (ChoiceDelta& delta : deltas) {
+      add_prompt_of(delta.choice_index, generation, chunk);
+      append_delta(std::move(delta), *chunk.add_choices());
+    }
     if (generation.done()) {
       fill_usage(generation.usage(), *chunk.mutable_usage());
       usage_sent_ = true;
@@ -191,6 +197,16 @@ class StreamGenerateCall final : public GenerateCall,
 
   void finish_failed(const grpc::Status& status) override { Finish(status); }
 
+  /// With the first piece of any choice of a prompt, when its logprobs are complete.
+  void add_prompt_of(std::uint32_t choice_index, const Generation& generation, Chunk& chunk) {
+    const auto num_prompts = static_cast<std::uint32_t>(generation.prompt_token_ids().size());
+    const std::uint32_t prompt = choice_index / (generation.num_choices() / num_prompts);
+    prompts_sent_.resize(num_prompts, false);
+    if (prompts_sent_[prompt]) return;
+    prompts_sent_[prompt] = true;
+    add_prompt_logprobs(generation, prompt, chunk);
+  }
+
   Chunk next_chunk(const Generation& generation) {
     Chunk chunk;
     fill_head(head_, chunk);
@@ -200,7 +216,8 @@ class StreamGenerateCall final : public GenerateCall,
   }
 
   const AnswerHead head_;
-  grpc::ByteBuffer buffer_;  // of the write in flight
+  grpc::ByteBuffer buffer_;         // of the write in flight
+  std::vector<bool> prompts_sent_;  // [prompts]: their logprobs
   bool first_sent_ = false;
   bool usage_sent_ = false;
 };

@@ -5,6 +5,7 @@
 #include "server/utf8.h"
 #include "text/utf8.h"
 
+#include <algorithm>
 #include <iterator>
 #include <utility>
 
@@ -96,19 +97,81 @@ void write_top_map(const LogprobEntry& entry, JsonWriter& json) {
   json.end_object();
 }
 
-void write_completion_logprobs(const std::vector<LogprobEntry>& entries, TextPosition& position,
-                               JsonWriter& json) {
+std::uint64_t count_characters(std::string_view text) {
+  std::uint64_t count = 0;
+  for (const char c : text) count += (static_cast<unsigned char>(c) & 0xC0U) != 0x80U ? 1U : 0U;
+  return count;
+}
+
+/// Offsets of an echoed prompt's tokens stay within its text, and those of what follows are counted
+/// from its end: a tokeniser may have changed the text that it was given.
+void write_text_offsets(const ChoiceDelta& delta, TextPosition& position, JsonWriter& json) {
+  const std::uint64_t prompt_end =
+      count_characters(std::string_view(delta.text).substr(0, delta.echo.text_bytes));
+  json.begin_array();
+  for (std::size_t i = 0; i < delta.logprobs.size(); ++i) {
+    const bool of_prompt = i < delta.echo.num_entries;
+    if (i == delta.echo.num_entries && i > 0) position.move_to(prompt_end);
+    const std::uint64_t offset = position.advance(delta.logprobs[i].chosen.bytes);
+    json.unsigned_integer(of_prompt ? std::min(offset, prompt_end) : offset);
+  }
+  // What follows may come with another delta.
+  if (delta.echo.num_entries > 0 && delta.echo.num_entries == delta.logprobs.size())
+    position.move_to(prompt_end);
+  json.end_array();
+}
+
+void write_completion_logprobs(const ChoiceDelta& delta, TextPosition& position, JsonWriter& json) {
+  const std::vector<LogprobEntry>& entries = delta.logprobs;
   json.begin_object();
   json.key("tokens").begin_array();
   for (const LogprobEntry& entry : entries) json.string(printed_token(entry.chosen));
   json.end_array().key("token_logprobs").begin_array();
-  for (const LogprobEntry& entry : entries) json.logprob(entry.chosen.logprob);
+  for (const LogprobEntry& entry : entries) {
+    if (entry.has_logprob) {
+      json.logprob(entry.chosen.logprob);
+    } else {
+      json.null();
+    }
+  }
   json.end_array().key("top_logprobs").begin_array();
-  for (const LogprobEntry& entry : entries) write_top_map(entry, json);
-  json.end_array().key("text_offset").begin_array();
-  for (const LogprobEntry& entry : entries)
-    json.unsigned_integer(position.advance(entry.chosen.bytes));
-  json.end_array().end_object();
+  for (const LogprobEntry& entry : entries) {
+    if (entry.has_logprob) {
+      write_top_map(entry, json);
+    } else {
+      json.null();
+    }
+  }
+  json.end_array().key("text_offset");
+  write_text_offsets(delta, position, json);
+  json.end_object();
+}
+
+void write_ranked(const TokenText& token, std::uint64_t rank, JsonWriter& json) {
+  json.key(std::to_string(token.token)).begin_object();
+  json.key("logprob").logprob(token.logprob);
+  json.member("rank", rank).member("decoded_token", printed_token(token)).end_object();
+}
+
+/// [null, {"id":{"logprob":..,"rank":..,"decoded_token":".."}, ...}, ...]: of each token of the
+/// prompt itself, then the best ones.
+void write_prompt_logprobs(const Generation& generation, std::size_t prompt, JsonWriter& json) {
+  json.begin_array();
+  for (const LogprobEntry& entry : generation.prompt_logprobs(prompt)) {
+    if (!entry.has_logprob) {
+      json.null();
+      continue;
+    }
+    json.begin_object();
+    write_ranked(entry.chosen, entry.rank, json);
+    const std::size_t listed =
+        std::min<std::size_t>(*generation.listed_prompt_top(), entry.top.size());
+    for (std::size_t i = 0; i < listed; ++i) {
+      if (entry.top[i].token != entry.chosen.token) write_ranked(entry.top[i], i + 1, json);
+    }
+    json.end_object();
+  }
+  json.end_array();
 }
 
 /// {"id":..,"object":..,"created":..,"model":..,"system_fingerprint":..,"choices":[
@@ -122,6 +185,35 @@ std::string answer_prefix(const AnswerShape& shape, std::string_view object) {
   json.member("model", shape.model).member("system_fingerprint", shape.system_fingerprint);
   json.key("choices").begin_array();
   return json.take();
+}
+
+/// What a choice of a completion tells of its prompt.
+void write_prompt_of_choice(const AnswerShape& shape, const Generation& generation,
+                            std::uint32_t choice_index, JsonWriter& json) {
+  const std::size_t prompt = choice_index / shape.choices_per_prompt;
+  if (generation.listed_prompt_top()) {
+    json.key("prompt_logprobs");
+    write_prompt_logprobs(generation, prompt, json);
+  }
+  if (!shape.return_token_ids) return;
+  json.key("prompt_token_ids");
+  write_ids(generation.prompt_token_ids().at(prompt), json);
+}
+
+/// What a chat's answer tells of its one prompt, as further members of the answer.
+std::string prompt_of_chat(const AnswerShape& shape, const Generation& generation) {
+  std::string out;
+  if (generation.listed_prompt_top()) {
+    JsonWriter logprobs;
+    write_prompt_logprobs(generation, 0, logprobs);
+    out += ",\"prompt_logprobs\":" + logprobs.text();
+  }
+  if (shape.return_token_ids) {
+    JsonWriter ids;
+    write_ids(generation.prompt_token_ids().front(), ids);
+    out += ",\"prompt_token_ids\":" + ids.text();
+  }
+  return out;
 }
 
 std::string_view stream_object(Endpoint endpoint) {
@@ -183,12 +275,16 @@ std::uint64_t TextPosition::advance(std::string_view bytes) {
   return offset;
 }
 
-void LogprobWriter::write(Endpoint endpoint, const std::vector<LogprobEntry>& entries,
-                          JsonWriter& json) {
+void TextPosition::move_to(std::uint64_t characters) {
+  characters_ = characters;
+  unfinished_.clear();
+}
+
+void LogprobWriter::write(Endpoint endpoint, const ChoiceDelta& delta, JsonWriter& json) {
   if (endpoint == Endpoint::kChat) {
-    write_chat_logprobs(entries, json);
+    write_chat_logprobs(delta.logprobs, json);
   } else {
-    write_completion_logprobs(entries, position_, json);
+    write_completion_logprobs(delta, position_, json);
   }
 }
 
@@ -222,12 +318,7 @@ void StreamAnswer::append_event(std::string& out, Part part, const ChoiceDelta& 
   out += prefix_;
   out += json.text();
   out += ']';
-  // All choices of a chat have one prompt: it is sent once.
-  if (shape_.return_token_ids && first_of_all && shape_.endpoint == Endpoint::kChat) {
-    JsonWriter ids;
-    write_ids(generation.prompt_token_ids().front(), ids);
-    out += ",\"prompt_token_ids\":" + ids.text();
-  }
+  if (first_of_all && shape_.endpoint == Endpoint::kChat) out += prompt_of_chat(shape_, generation);
   if (shape_.continuous_usage_stats) {
     JsonWriter usage;
     write_usage(generation.usage(), usage);
@@ -254,7 +345,7 @@ void StreamAnswer::write_choice(JsonWriter& json, Part part, const ChoiceDelta& 
   }
   json.key("logprobs");
   if (shape_.logprobs && with_tokens && !delta.logprobs.empty()) {
-    choices_[delta.choice_index].logprobs.write(shape_.endpoint, delta.logprobs, json);
+    choices_[delta.choice_index].logprobs.write(shape_.endpoint, delta, json);
   } else {
     json.null();
   }
@@ -270,12 +361,9 @@ void StreamAnswer::write_choice(JsonWriter& json, Part part, const ChoiceDelta& 
     // on when it was made.
     json.key("token_ids");
     write_ids(with_tokens ? delta.token_ids : std::vector<TokenId>(), json);
-    if (first && shape_.endpoint == Endpoint::kCompletions) {
-      json.key("prompt_token_ids");
-      write_ids(generation.prompt_token_ids().at(delta.choice_index / shape_.choices_per_prompt),
-                json);
-    }
   }
+  if (first && shape_.endpoint == Endpoint::kCompletions)
+    write_prompt_of_choice(shape_, generation, delta.choice_index, json);
   json.end_object();
 }
 
@@ -298,6 +386,7 @@ WholeAnswer::WholeAnswer(AnswerShape shape, std::uint32_t num_choices)
 void WholeAnswer::add(std::vector<ChoiceDelta> deltas) {
   for (ChoiceDelta& delta : deltas) {
     ChoiceDelta& choice = choices_.at(delta.choice_index);
+    if (delta.echo.text_bytes > 0 || delta.echo.num_entries > 0) choice.echo = delta.echo;
     choice.text += delta.text;
     choice.token_ids.insert(choice.token_ids.end(), delta.token_ids.begin(), delta.token_ids.end());
     std::move(delta.logprobs.begin(), delta.logprobs.end(), std::back_inserter(choice.logprobs));
@@ -308,10 +397,17 @@ void WholeAnswer::add(std::vector<ChoiceDelta> deltas) {
   }
 }
 
-std::size_t WholeAnswer::estimated_bytes() const {
+std::size_t WholeAnswer::estimated_bytes(const Generation& generation) const {
   constexpr std::size_t kBytesPerLogprob = 80;  // of a short token, in chat's form
   constexpr std::size_t kBytesPerTokenId = 6;
   std::size_t bytes = 0;
+  if (generation.listed_prompt_top()) {
+    const std::size_t num_lists =
+        shape_.endpoint == Endpoint::kChat ? 1 : shape_.choices_per_prompt;
+    for (const std::vector<TokenId>& prompt : generation.prompt_token_ids()) {
+      bytes += num_lists * prompt.size() * (1 + *generation.listed_prompt_top()) * kBytesPerLogprob;
+    }
+  }
   for (const ChoiceDelta& choice : choices_) {
     bytes += choice.text.size() + choice.token_ids.size() * kBytesPerTokenId;
     for (const LogprobEntry& entry : choice.logprobs)
@@ -333,7 +429,7 @@ std::string WholeAnswer::body(const Generation& generation) const {
     }
     json.key("logprobs");
     if (shape_.logprobs) {
-      LogprobWriter().write(shape_.endpoint, choice.logprobs, json);
+      LogprobWriter().write(shape_.endpoint, choice, json);
     } else {
       json.null();
     }
@@ -343,21 +439,13 @@ std::string WholeAnswer::body(const Generation& generation) const {
     if (shape_.return_token_ids) {
       json.key("token_ids");
       write_ids(choice.token_ids, json);
-      if (!chat) {
-        json.key("prompt_token_ids");
-        write_ids(generation.prompt_token_ids().at(choice.choice_index / shape_.choices_per_prompt),
-                  json);
-      }
     }
+    if (!chat) write_prompt_of_choice(shape_, generation, choice.choice_index, json);
     json.end_object();
   }
   std::string out =
       answer_prefix(shape_, chat ? "chat.completion" : "text_completion") + json.take() + "]";
-  if (chat && shape_.return_token_ids) {
-    JsonWriter ids;
-    write_ids(generation.prompt_token_ids().front(), ids);
-    out += ",\"prompt_token_ids\":" + ids.text();
-  }
+  if (chat) out += prompt_of_chat(shape_, generation);
   JsonWriter usage;
   write_usage(generation.usage(), usage);
   return out + ",\"usage\":" + usage.text() + "}";

@@ -43,6 +43,8 @@ class TextPosition {
   /// Moves over one token and returns where it begins: inside a character that an earlier token
   /// began, where that character does.
   std::uint64_t advance(std::string_view bytes);
+  /// So many code points have gone by, whatever the tokens before said.
+  void move_to(std::uint64_t characters);
 
  private:
   std::uint64_t characters_ = 0;  // complete ones
@@ -53,7 +55,7 @@ class TextPosition {
 /// calls.
 class LogprobWriter {
  public:
-  void write(Endpoint endpoint, const std::vector<LogprobEntry>& entries, JsonWriter& json);
+  void write(Endpoint endpoint, const ChoiceDelta& delta, JsonWriter& json);
 
  private:
   TextPosition position_;
@@ -94,7 +96,7 @@ class WholeAnswer {
   /// What one poll returned (none of it an error).
   void add(std::vector<ChoiceDelta> deltas);
   /// About what body() will take.
-  [[nodiscard]] std::size_t estimated_bytes() const;
+  [[nodiscard]] std::size_t estimated_bytes(const Generation& generation) const;
   [[nodiscard]] std::string body(const Generation& generation) const;
 
  private:

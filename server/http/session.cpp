@@ -343,7 +343,7 @@ void HttpSession::pump_whole(std::vector<ChoiceDelta> deltas) {
   whole_->add(std::move(deltas));
   if (!generation_->done()) return;
   current_.usage = generation_->usage();
-  if (whole_->estimated_bytes() >= kLargeAnswerBytes) return build_whole();
+  if (whole_->estimated_bytes(*generation_) >= kLargeAnswerBytes) return build_whole();
   respond({.body = whole_->body(*generation_), .extra_fields = {}, .outcome = {}});
 }
 

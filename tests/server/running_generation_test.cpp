@@ -13,7 +13,7 @@ namespace {
 
 struct Harness {
   explicit Harness(std::uint32_t num_choices = 1, std::vector<std::string> stop = {},
-                   bool keeps_answer = false) {
+                   bool keeps_answer = false, PromptRules prompt_rules = {}) {
     std::vector<RunningGeneration::Choice> choices;
     for (std::uint32_t i = 0; i < num_choices; ++i) {
       AssemblyRules rules{.stop = stop, .ending_token_ids = {kImEnd}, .own_stop_token_ids = {}};
@@ -22,7 +22,7 @@ struct Harness {
     generation = std::make_unique<RunningGeneration>(
         tiny_tokenizer(), std::vector<std::vector<TokenId>>{{1, 2, 3}}, std::move(choices),
         [this](const engine::Cancel& cancel) { cancels.push_back(cancel); }, [this] { ++wakes; },
-        keeps_answer);
+        keeps_answer, std::move(prompt_rules));
   }
   bool token(TokenId id, std::uint32_t choice = 0) {
     return generation->sink(choice)->on_token({.token = id, .logprob = 0.0F, .top = {}});
@@ -107,6 +107,62 @@ TEST_CASE("RunningGeneration: a stop string cancels with the counted tokens and 
   CHECK(deltas[0].finish == FinishReason::kStop);
   CHECK(deltas[0].stop_string == "bc");
   CHECK(harness.generation->usage().completion_tokens == 3);
+}
+
+TEST_CASE("RunningGeneration: choices begin when their prompt's logprobs are complete",
+          "[server]") {
+  PromptRules rules;
+  rules.echo = {{.text = "\x01\x02\x03"}};
+  rules.echo_top = 1;
+  Harness harness(2, {}, false, rules);
+  const auto scores = [](std::uint32_t first_token) {
+    PromptLogprobs piece;
+    piece.first_token = first_token;
+    piece.tokens = {{-1.0F, 7}};
+    piece.num_top = 1;
+    piece.top = {{'z', -0.5F}};
+    return piece;
+  };
+  // The second choice is ahead of what the first one brings.
+  CHECK(harness.token('b', 1));
+  harness.finish(FinishReason::kLength, {}, 1);
+  CHECK(harness.generation->poll().empty());
+  harness.generation->sink(0)->on_prompt_logprobs(scores(1));
+  CHECK(harness.generation->poll().empty());
+  harness.generation->sink(0)->on_prompt_logprobs(scores(2));
+  auto deltas = harness.generation->poll();
+  REQUIRE(deltas.size() == 1);
+  CHECK(deltas[0].choice_index == 1);
+  CHECK(deltas[0].text ==
+        "\x01\x02\x03"
+        "b");
+  CHECK(deltas[0].finish == FinishReason::kLength);
+  REQUIRE(deltas[0].logprobs.size() == 3);
+  CHECK(!deltas[0].logprobs[0].has_logprob);
+  CHECK(deltas[0].logprobs[2].chosen.token == 3);
+  CHECK(deltas[0].logprobs[2].rank == 7);
+  CHECK(deltas[0].logprobs[2].top.at(0).token == 'z');
+  CHECK(deltas[0].echo.text_bytes == 3);
+  CHECK(deltas[0].echo.num_entries == 3);
+  CHECK(harness.token('a', 0));
+  deltas = harness.generation->poll();
+  CHECK(deltas.at(0).text ==
+        "\x01\x02\x03"
+        "a");
+  CHECK(harness.token('a', 0));
+  CHECK(harness.generation->poll().at(0).text == "a");
+  CHECK(harness.generation->prompt_logprobs(0).size() == 3);
+}
+
+TEST_CASE("RunningGeneration: a failure does not wait for the prompt's logprobs", "[server]") {
+  PromptRules rules;
+  rules.listed_top = 1;
+  Harness harness(2, {}, false, rules);
+  CHECK(harness.token('b', 1));
+  harness.finish(FinishReason::kCancelled, CancelCause::kDeadline, 0);
+  const auto deltas = harness.generation->poll();
+  REQUIRE(deltas.size() == 1);
+  CHECK(deltas[0].error->code == ErrorCode::kDeadlineExceeded);
 }
 
 TEST_CASE("RunningGeneration: a prompt counts once, whatever n", "[server]") {

@@ -72,7 +72,6 @@ std::vector<TokenId> byte_tokens(std::string_view bytes) {
 
 namespace {
 
-/// A prompt's token i has the logprob -i/8 and the rank i; the best tokens are those after it.
 PromptLogprobs scores_of(const runtime::BatchChunk& chunk) {
   PromptLogprobs scores;
   scores.sequence = chunk.sequence;
@@ -100,7 +99,7 @@ Result<StepResult> ScriptExecutor::execute(const runtime::Batch& batch) {
   if (allowed_steps_ > 0) --allowed_steps_;
   StepResult result;
   for (const runtime::BatchChunk& chunk : batch.chunks) {
-    if (chunk.first_position == 0) requests_.push_back(*chunk.request);
+    if (seen_.insert(chunk.sequence).second) requests_.push_back(*chunk.request);
     if (chunk.first_logits_row < chunk.end_of_scored_rows()) {
       result.prompts.push_back(scores_of(chunk));
     }
@@ -108,6 +107,7 @@ Result<StepResult> ScriptExecutor::execute(const runtime::Batch& batch) {
     const std::size_t index = chunk.tokens.size() - chunk.num_prompt_tokens;
     SampledToken sampled;
     sampled.sequence = chunk.sequence;
+    sampled.all_banned = all_banned_;
     sampled.token = script_[index % script_.size()];
     sampled.logprob = -static_cast<float>(index + 1) / 4.0F;
     for (std::uint32_t i = 0; i < chunk.request->top_logprobs.value_or(0); ++i) {
@@ -122,6 +122,11 @@ Result<StepResult> ScriptExecutor::execute(const runtime::Batch& batch) {
 void ScriptExecutor::set_script(std::vector<TokenId> script) {
   const std::lock_guard lock(mutex_);
   script_ = std::move(script);
+}
+
+void ScriptExecutor::ban_all() {
+  const std::lock_guard lock(mutex_);
+  all_banned_ = true;
 }
 
 void ScriptExecutor::close_gate() {

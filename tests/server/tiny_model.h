@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -30,14 +31,17 @@ inline constexpr std::uint32_t kTinyVocabSize = 300;
 [[nodiscard]] std::vector<TokenId> byte_tokens(std::string_view bytes);
 
 /// The i-th generated token of every sequence is the script's i-th, which starts anew at its end.
-/// Logprob -(i+1)/4; the best tokens are the sampled one and those after it. A closed gate holds
-/// every step.
+/// Logprob -(i+1)/4; the best tokens are the sampled one and those after it. A prompt's token i has
+/// the logprob -i/8 and the rank i; the best tokens are those after it. A closed gate holds every
+/// step.
 class ScriptExecutor final : public runtime::Executor {
  public:
   explicit ScriptExecutor(std::vector<TokenId> script) : script_(std::move(script)) {}
   [[nodiscard]] Result<StepResult> execute(const runtime::Batch& batch) override;
 
   void set_script(std::vector<TokenId> script);
+  /// From now on no row allows any token.
+  void ban_all();
   void close_gate();
   void open_gate();
   /// Lets so many steps through a closed gate.
@@ -50,10 +54,12 @@ class ScriptExecutor final : public runtime::Executor {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<TokenId> script_;
+  bool all_banned_ = false;
   bool closed_ = false;
   bool held_ = false;
   std::uint32_t allowed_steps_ = 0;
-  std::vector<Request> requests_;  // of each first chunk
+  std::vector<Request> requests_;  // of each sequence, in order of their first chunks
+  std::set<SequenceId> seen_;
 };
 
 }  // namespace kvasir::server::testing
