@@ -6,6 +6,7 @@
 #include "cli/listen_check.h"
 #include "cli/logging.h"
 #include "cli/ready_file.h"
+#include "cli/request_limits.h"
 #include "cli/signals.h"
 #include "cli/startup_error.h"
 #include "config/cli_flags.h"
@@ -149,7 +150,8 @@ int serve(const config::LoadedOptions& loaded) {
   log_engine_stack(*stack, options);
 
   server::GenerateService service(stack->info, *stack->engine, *stack->model->text.tokenizer,
-                                  stack->model->chat_template.get(), stack->clock);
+                                  stack->model->chat_template.get(), stack->clock,
+                                  request_limits(options));
   const auto doors = open_doors(options, service);
   engine::EngineThread engine_thread(*stack->engine);
   service.set_readiness(server::Readiness::kReady);
