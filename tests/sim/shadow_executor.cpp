@@ -30,13 +30,34 @@ StepResult ShadowExecutor::execute(const StepPlan& plan, const scheduler::Schedu
                    "sequence " << value_of(chunk.sequence) << " finds another's value at " << p);
     }
     for (std::uint32_t p = chunk.first_position; p < end; ++p) slot(table, p) = prefix[p + 1];
+    score(chunk, *sequence, result);
     if (chunk.first_logits_row == chunk.num_tokens) continue;
-    KVASIR_CHECK(end == sequence->num_tokens(), "only the last known token's row is sampled");
+    if (end < sequence->num_tokens() || !sequence->generates()) {
+      KVASIR_CHECK(sequence->request->prompt_logprobs.has_value(), "these logits are for nobody");
+      continue;
+    }
     SampledToken& sampled = result.sampled.emplace_back();
     sampled.sequence = chunk.sequence;
     sampled.token = next_token(slot(table, end - 1), sequence->request->sampling);
   }
   return result;
+}
+
+/// The chunk's rows of prompt logprobs, read from the slots.
+void ShadowExecutor::score(const Chunk& chunk, const scheduler::Sequence& sequence,
+                           StepResult& result) {
+  const std::span<const BlockId> table = kv_.block_table(chunk.sequence);
+  const std::uint32_t begin = chunk.first_position + chunk.first_logits_row;
+  const std::uint32_t end =
+      std::min(chunk.first_position + chunk.num_tokens, sequence.rows_to_score());
+  if (begin >= end) return;
+  PromptLogprobs& scores = result.prompts.emplace_back();
+  scores.sequence = chunk.sequence;
+  scores.first_token = begin + 1;
+  for (std::uint32_t p = begin; p < end; ++p) {
+    scores.tokens.push_back(
+        {.logprob = prompt_logprob(slot(table, p), sequence.tokens[p + 1]), .rank = 1});
+  }
 }
 
 void ShadowExecutor::execute_and_fail(const StepPlan& plan) {

@@ -28,6 +28,7 @@ class ShadowExecutor {
   using Prefix = std::vector<std::uint64_t>;  // [positions + 1], the first before any token
   void copy(std::span<const BlockCopy> copies);
   [[nodiscard]] std::uint64_t& slot(std::span<const BlockId> table, std::uint32_t position);
+  void score(const Chunk& chunk, const scheduler::Sequence& sequence, StepResult& result);
   const Prefix& prefix_of(const scheduler::Sequence& sequence);
   void check_may_write(const Chunk& chunk, std::span<const BlockId> table) const;
 

@@ -35,7 +35,7 @@ void print(const Tally& tally) {
             << " ended with their worst case reserved; " << tally.computed_tokens
             << " tokens computed, " << tally.recomputed_tokens << " again, "
             << tally.prefix_hit_tokens << " found; " << tally.forks << " forks, "
-            << tally.late_forks << " of one that had generated, " << tally.forks_again
+            << tally.late_forks << " steps after their source's first token, " << tally.forks_again
             << " after a preemption, " << tally.copied_blocks << " blocks copied, "
             << tally.cancelled_sharers << " sharers cancelled; " << tally.crowded_steps
             << " crowded steps; longest stay " << tally.longest_stay_steps << " steps\n";
@@ -65,6 +65,9 @@ TEST_CASE("Simulation: under any load the books balance and every answer is the 
   CHECK(total.preemptions > steps / 1000);
   CHECK(total.reserved_admissions > steps / 10'000);
   CHECK(total.crowded_steps > steps / 10'000);
+  CHECK(total.scored_prompts > steps / 1000);
+  CHECK(total.scored_in_parts > steps / 10'000);
+  CHECK(total.prompts_alone > steps / 10'000);
   CHECK(total.prefix_hit_tokens > steps / 10);
   CHECK(total.forks > steps / 1000);
   CHECK(total.late_forks > steps / 10'000);

@@ -38,6 +38,9 @@ Tally& Tally::operator+=(const Tally& other) {
   cancelled_sharers += other.cancelled_sharers;
   copied_blocks += other.copied_blocks;
   crowded_steps += other.crowded_steps;
+  scored_prompts += other.scored_prompts;
+  scored_in_parts += other.scored_in_parts;
+  prompts_alone += other.prompts_alone;
   plans_hash = mix64(plans_hash ^ other.plans_hash);
   longest_stay_steps = std::max(longest_stay_steps, other.longest_stay_steps);
   return *this;
@@ -84,8 +87,8 @@ void Simulation::arrive() {
   for (std::uint32_t i = 0; i < burst && live_.size() < scenario_.max_live; ++i) {
     for (std::shared_ptr<const Request>& request : requests_.make(clock_.now())) {
       const SequenceId id{++last_id_};
-      live_[id] = {
-          .num_events = 0, .submitted_at_step = tally_.steps, .progressed_at_step = tally_.steps};
+      Live& live = live_[id];
+      live.submitted_at_step = live.progressed_at_step = tally_.steps;
       scheduler::submit(state_, kv_, scenario_.limits, {id, std::move(request)}, clock_.now());
       ++tally_.submitted;
     }
@@ -244,6 +247,13 @@ void Simulation::check_progress(const StepPlan& plan) {
 }
 
 void Simulation::deliver(const scheduler::StepEvents& events) {
+  for (const PromptLogprobs& scores : events.prompts) {
+    const auto found = live_.find(scores.sequence);
+    KVASIR_CHECK(found != live_.end() && found->second.num_events == 0, "scores after a token");
+    std::vector<float>& list = found->second.prompt_logprobs;
+    KVASIR_CHECK(scores.first_token == list.size() + 1, "scores twice, or not in order");
+    for (const PromptToken& token : scores.tokens) list.push_back(token.logprob);
+  }
   for (const SampledToken& token : events.tokens) {
     const auto found = live_.find(token.sequence);
     KVASIR_CHECK(found != live_.end(), "a token after the end of " << value_of(token.sequence));
@@ -259,6 +269,9 @@ void Simulation::finish(const scheduler::Finish& finish) {
   const auto found = live_.find(sequence.id);
   KVASIR_CHECK(found != live_.end(), "sequence " << value_of(sequence.id) << " finishes twice");
   KVASIR_CHECK(found->second.num_events == sequence.num_generated(), "tokens are lost");
+  const bool natural =
+      finish.reason == FinishReason::kStop || finish.reason == FinishReason::kLength;
+  if (natural && sequence.request->prompt_logprobs) check_scores(sequence, found->second);
   switch (finish.reason) {
     case FinishReason::kStop:
       ++tally_.finished_stop;
@@ -290,9 +303,24 @@ void Simulation::check_answer(const scheduler::Finish& finish) const {
   KVASIR_CHECK(usage.completion_tokens == alone.size());
   KVASIR_CHECK(usage.cached_tokens < usage.prompt_tokens);
   if (usage.preemptions > 0) return;
-  // The last token is never computed, and nothing is computed twice.
-  KVASIR_CHECK(usage.cached_tokens + usage.computed_tokens == sequence.num_tokens() - 1);
+  // The last generated token is never computed, and nothing is computed twice.
+  const std::uint32_t computed = sequence.num_tokens() - (sequence.generates() ? 1 : 0);
+  KVASIR_CHECK(usage.cached_tokens + usage.computed_tokens == computed);
   KVASIR_CHECK(usage.recomputed_tokens == 0);
+}
+
+void Simulation::check_scores(const scheduler::Sequence& sequence, const Live& live) {
+  KVASIR_CHECK(sequence.cached_tokens == 0, "cached positions have no logits");
+  KVASIR_CHECK(live.prompt_logprobs.size() + 1 == sequence.num_prompt_tokens, "scores are lost");
+  std::uint64_t stored = empty_prefix(sequence.request->cache_salt);
+  for (std::size_t i = 0; i < live.prompt_logprobs.size(); ++i) {
+    stored = extend_prefix(stored, sequence.tokens[i]);
+    KVASIR_CHECK(live.prompt_logprobs[i] == prompt_logprob(stored, sequence.tokens[i + 1]),
+                 "another score than alone");
+  }
+  ++tally_.scored_prompts;
+  tally_.scored_in_parts += sequence.preemptions > 0 ? 1 : 0;
+  tally_.prompts_alone += sequence.generates() ? 0 : 1;
 }
 
 void Simulation::count_end(SequenceId id) {

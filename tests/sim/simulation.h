@@ -38,6 +38,9 @@ struct Tally {
   std::uint64_t forks_again = 0;        // of sequences that were preempted
   std::uint64_t cancelled_sharers = 0;  // of a fork group, while others held their blocks
   std::uint64_t copied_blocks = 0;
+  std::uint64_t scored_prompts = 0;      // to their end
+  std::uint64_t scored_in_parts = 0;     // those of them that were preempted
+  std::uint64_t prompts_alone = 0;       // finished without a token to generate
   std::uint64_t crowded_steps = 0;       // with more decodes than step tokens
   std::uint64_t plans_hash = 0;          // of all decisions in order
   std::uint64_t longest_stay_steps = 0;  // of one sequence, from submission to finish
@@ -57,6 +60,7 @@ class Simulation {
  private:
   struct Live {
     std::uint32_t num_events = 0;
+    std::vector<float> prompt_logprobs;  // of the prompt's tokens from the second one on
     std::uint64_t submitted_at_step = 0;
     std::uint64_t progressed_at_step = 0;
   };
@@ -73,6 +77,7 @@ class Simulation {
   void deliver(const scheduler::StepEvents& events);
   void finish(const scheduler::Finish& finish);
   void check_answer(const scheduler::Finish& finish) const;
+  void check_scores(const scheduler::Sequence& sequence, const Live& live);
   void count_end(SequenceId id);
 
   Scenario scenario_;

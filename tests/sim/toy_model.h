@@ -29,6 +29,11 @@ inline TokenId next_token(std::uint64_t stored, const SamplingParams& sampling) 
                               kVocabSize);
 }
 
+/// The logprob of a prompt's token after the position whose stored value this is.
+inline float prompt_logprob(std::uint64_t stored, TokenId token) {
+  return -static_cast<float>(mix64(stored ^ token) % 4096);
+}
+
 /// What a request generates when it is alone in the world: at most `max_total_tokens` with its
 /// prompt.
 inline std::vector<TokenId> generate_alone(const Request& request, std::uint32_t max_total_tokens) {

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 
 namespace kvasir::sim {
 namespace {
@@ -59,6 +60,7 @@ Scenario make_scenario(std::uint64_t seed) {
   scenario.most_choices = pick<3>(random, {2, 5, 12});
   scenario.shared_chance = pick<3>(random, {0, 400, 900});
   scenario.follow_up_chance = pick<3>(random, {0, 200, 600});
+  scenario.scoring_chance = pick<3>(random, {0, 100, 500});
   scenario.deadline_chance = pick<3>(random, {0, 0, 150});
   scenario.cancel_chance = pick<3>(random, {0, 10, 100});
   scenario.failure_chance = pick<4>(random, {0, 0, 2, 20});
@@ -94,8 +96,11 @@ std::vector<std::shared_ptr<const Request>> RequestMaker::make(TimePoint now) {
   const std::uint32_t n =
       random_.chance(scenario_.group_chance) ? random_.between(2, scenario_.most_choices) : 1;
   if (n > 1 && random_.chance(scenario_.fork_chance)) request.fork_group = ++num_fork_groups_;
+  const bool scores = random_.chance(scenario_.scoring_chance);
+  if (scores && n == 1 && random_.chance(200)) request.stop.max_tokens = 0;
   for (std::uint32_t k = 0; k < n; ++k) {
     request.sampling.choice_index = k;
+    request.prompt_logprobs = scores && k == 0 ? std::optional(0U) : std::nullopt;
     choices.push_back(std::make_shared<const Request>(request));
   }
   return choices;

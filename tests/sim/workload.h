@@ -30,6 +30,7 @@ struct Scenario {
   std::uint32_t most_choices = 5;      // of a group
   std::uint32_t shared_chance = 0;     // a prompt that starts like others
   std::uint32_t follow_up_chance = 0;  // a prompt that goes on from an earlier answer
+  std::uint32_t scoring_chance = 0;    // prompt logprobs, sometimes without a token to generate
   std::uint32_t deadline_chance = 0;
   std::uint32_t cancel_chance = 0;   // per step
   std::uint32_t failure_chance = 0;  // of an execution
