@@ -73,7 +73,7 @@ void GenerationRecord::finished(std::uint32_t choice_index, const engine::Finish
 void GenerationRecord::end_request(const SequenceReport& report) {
   request_.max_completion_tokens =
       std::max(request_.max_completion_tokens, report.completion_tokens);
-  request_.latency = std::max(request_.latency, report.latency);
+  request_.latency = report.latency;  // ends come in order
   if (!report.complete() && !request_.failure) {
     request_.failure = report.reason;
     request_.cause = report.cause;
