@@ -1,21 +1,20 @@
 #include "server/http/http_server.h"
 
+#include "server/http/http_shared.h"
+#include "server/http/listeners.h"
 #include "server/http/session.h"
 
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/ip/tcp.hpp>
-#include <boost/asio/ip/v6_only.hpp>
 #include <boost/asio/post.hpp>
-#include <boost/asio/steady_timer.hpp>
-#include <boost/asio/strand.hpp>
 #include <spdlog/spdlog.h>
 
-#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <exception>
 #include <memory>
 #include <mutex>
-#include <random>
 #include <set>
 #include <stdexcept>
 #include <thread>
@@ -26,100 +25,58 @@ namespace kvasir::server {
 namespace {
 
 namespace asio = boost::asio;
-using asio::ip::tcp;
 
-/// Parsing and tokenising: two, so that one long prompt does not hold all others up.
-constexpr std::uint32_t kNumWorkThreads = 2;
-/// Pause of the acceptor when the process has no descriptor left.
-constexpr std::chrono::milliseconds kAcceptPause{100};
-
-/// One address that is listened on.
-struct Listener {
-  explicit Listener(asio::io_context& io)
-      : acceptor(asio::make_strand(io)), pause(acceptor.get_executor()) {}
-  tcp::acceptor acceptor;
-  asio::steady_timer pause;
-};
-using Listeners = std::vector<std::unique_ptr<Listener>>;
-
-/// Of a name with several addresses, those of this machine: "localhost" is both 127.0.0.1 and ::1,
-/// and a machine without IPv6 has only one of them.
-bool is_not_ours(const boost::system::error_code& ec) {
-  return ec == asio::error::address_family_not_supported ||
-         ec == boost::system::errc::address_not_available;
-}
-
-std::unique_ptr<Listener> listen_on(asio::io_context& io, const tcp::endpoint& endpoint,
-                                    bool is_only) {
-  auto listener = std::make_unique<Listener>(io);
-  listener->acceptor.open(endpoint.protocol());
-  listener->acceptor.set_option(tcp::acceptor::reuse_address(true));
-  // By itself "::" means IPv4 too; beside an IPv4 address it would take that one's port.
-  if (!is_only && endpoint.address().is_v6())
-    listener->acceptor.set_option(asio::ip::v6_only(true));
-  listener->acceptor.bind(endpoint);
-  listener->acceptor.listen(tcp::acceptor::max_listen_connections);
-  return listener;
-}
-
-std::vector<tcp::endpoint> resolved(asio::io_context& io, const std::string& host,
-                                    std::uint16_t port) {
-  tcp::resolver resolver(io);
-  std::vector<tcp::endpoint> endpoints;
-  for (const auto& entry : resolver.resolve(
-           host, std::to_string(port), tcp::resolver::passive | tcp::resolver::numeric_service)) {
-    if (std::find(endpoints.begin(), endpoints.end(), entry.endpoint()) == endpoints.end())
-      endpoints.push_back(entry.endpoint());
-  }
-  return endpoints;
-}
-
-/// On all addresses of `host`, all with one port; at least one.
-Listeners listen(asio::io_context& io, const std::string& host, std::uint16_t port) {
-  try {
-    const std::vector<tcp::endpoint> endpoints = resolved(io, host, port);
-    Listeners listeners;
-    boost::system::error_code last = asio::error::host_not_found;
-    for (tcp::endpoint endpoint : endpoints) {
-      if (!listeners.empty()) endpoint.port(listeners.front()->acceptor.local_endpoint().port());
-      try {
-        listeners.push_back(listen_on(io, endpoint, endpoints.size() == 1));
-      } catch (const boost::system::system_error& failure) {
-        if (!is_not_ours(failure.code())) throw;
-        last = failure.code();
-      }
-    }
-    if (listeners.empty()) throw boost::system::system_error(last);
-    return listeners;
-  } catch (const boost::system::system_error& failure) {
-    throw std::runtime_error("cannot listen for HTTP on " + host + ":" + std::to_string(port) +
-                             ": " + failure.code().message());
-  }
-}
-
-/// What a connection past the limit gets before it is closed: as much as fits without waiting.
-void turn_away(tcp::socket socket, HttpShared& shared) {
+/// What a connection past the limit gets before it is closed: as much as fits without waiting. Over
+/// TLS that is nothing. What came of its request is taken away, since unread bytes would turn the
+/// close into a reset, and that would take the answer with it.
+void turn_away(Transport::Socket socket, bool is_tls, HttpShared& shared) {
+  if (is_tls) return;
   Response response = error_response({ErrorCode::kEngineUnavailable, "too many connections", {}});
   response.closes = true;
   const std::string bytes = response_bytes(response, {.request_id = "req-" + shared.new_id()});
+  std::array<char, 4096> request{};
   boost::system::error_code ignored;
   socket.non_blocking(true, ignored);
+  socket.read_some(asio::buffer(request), ignored);
   socket.write_some(asio::buffer(bytes), ignored);
-  socket.shutdown(tcp::socket::shutdown_both, ignored);
+  socket.shutdown(asio::socket_base::shutdown_both, ignored);
 }
 
 }  // namespace
 
 struct HttpServer::Impl {
   Impl(const HttpOptions& options, GenerateService& service)
-      : shared(options, service, kNumWorkThreads),
-        listeners(listen(io, options.host, options.port)),
+      : shared(options, service),
+        listeners(listen_tcp(io, "HTTP", options.host, options.port)),
         work_guard(asio::make_work_guard(io)) {
-    std::random_device device;
-    shared.id_base = (std::uint64_t{device()} << 32U) | device();
-    bound_port = listeners.front()->acceptor.local_endpoint().port();
-    for (const auto& listener : listeners) accept(*listener);
-    for (std::uint32_t i = 0; i < options.num_threads; ++i) {
+    if (options.tls != nullptr && shared.tls.current() == nullptr)
+      throw std::runtime_error("OpenSSL does not take the TLS certificate and key");
+    if (options.metrics_port) {
+      const std::string& host = options.metrics_host.empty() ? options.host : options.metrics_host;
+      metrics_listeners = listen_tcp(io, "metrics", host, *options.metrics_port);
+      metrics_port = metrics_listeners.front()->port();
+    }
+    if (!options.socket_path.empty()) unix_listener = listen_unix(io, options.socket_path);
+    port = listeners.front()->port();
+    start();
+  }
+
+  void start() {
+    for (const auto& listener : listeners) {
+      listener->start([this](Transport::Socket socket) {
+        begin(std::move(socket), DoorKind::kRest, shared.tls.enabled());
+      });
+    }
+    if (unix_listener) {
+      unix_listener->start(
+          [this](Transport::Socket socket) { begin(std::move(socket), DoorKind::kRest, false); });
+    }
+    for (const auto& listener : metrics_listeners) {
+      listener->start([this](Transport::Socket socket) {
+        begin(std::move(socket), DoorKind::kMetrics, false);
+      });
+    }
+    for (std::uint32_t i = 0; i < shared.options.num_threads; ++i) {
       threads.emplace_back([this] { run(); });
     }
   }
@@ -136,43 +93,21 @@ struct HttpServer::Impl {
     }
   }
 
-  void accept(Listener& listener) {
-    listener.acceptor.async_accept(
-        asio::make_strand(io),
-        [this, &listener](const boost::system::error_code& ec, tcp::socket socket) {
-          on_accepted(listener, ec, std::move(socket));
-        });
+  void begin(Transport::Socket socket, DoorKind door, bool is_tls) {
+    ConnectionCount& count = shared.connections(door);
+    if (!count.enter()) return turn_away(std::move(socket), is_tls, shared);
+    auto session =
+        std::make_shared<HttpSession>(std::move(socket), is_tls ? shared.tls.current() : nullptr,
+                                      door, ConnectionSlot(count), shared);
+    const asio::any_io_executor strand = session->executor();
+    asio::post(strand, [session = std::move(session)] { session->start(); });
   }
 
-  void on_accepted(Listener& listener, const boost::system::error_code& ec, tcp::socket socket) {
-    if (!listener.acceptor.is_open() || ec == asio::error::operation_aborted) return;
-    if (ec) {
-      listener.pause.expires_after(kAcceptPause);
-      listener.pause.async_wait([this, &listener](const boost::system::error_code& cancelled) {
-        if (!cancelled && listener.acceptor.is_open()) accept(listener);
-      });
-      return;
-    }
-    if (shared.num_sessions.fetch_add(1) < shared.options.max_connections) {
-      const auto strand = socket.get_executor();
-      asio::post(strand, [session = std::make_shared<HttpSession>(std::move(socket), shared)] {
-        session->start();
-      });
-    } else {
-      shared.num_sessions.fetch_sub(1);
-      turn_away(std::move(socket), shared);
-    }
-    accept(listener);
-  }
-
-  void stop_accepting() {
-    for (const auto& listener : listeners) {
-      asio::post(listener->acceptor.get_executor(), [&target = *listener] {
-        boost::system::error_code ignored;
-        target.pause.cancel();
-        target.acceptor.close(ignored);
-      });
-    }
+  template <typename Function>
+  void each_listener(const Function& function) {
+    for (const auto& listener : listeners) function(*listener);
+    for (const auto& listener : metrics_listeners) function(*listener);
+    if (unix_listener) function(*unix_listener);
   }
 
   void stop() {
@@ -190,18 +125,21 @@ struct HttpServer::Impl {
     }
     for (const auto& session : open) session->close();
     open.clear();
-    boost::system::error_code ignored;
-    for (const auto& listener : listeners) listener->acceptor.close(ignored);
+    each_listener([](Listener& listener) { listener.close(); });
     io.restart();
     io.poll();
+    unix_listener.reset();  // its file goes
   }
 
   asio::io_context io;  // first: sessions and timers need it to their end
   HttpShared shared;
   Listeners listeners;
+  Listeners metrics_listeners;
+  std::unique_ptr<Listener> unix_listener;
   asio::executor_work_guard<asio::io_context::executor_type> work_guard;
   std::vector<std::thread> threads;
-  std::uint16_t bound_port = 0;
+  std::uint16_t port = 0;
+  std::uint16_t metrics_port = 0;
   bool stopped = false;
 };
 
@@ -209,8 +147,11 @@ HttpServer::HttpServer(const HttpOptions& options, GenerateService& service)
     : impl_(std::make_unique<Impl>(options, service)) {}
 HttpServer::~HttpServer() { impl_->stop(); }
 
-std::uint16_t HttpServer::port() const { return impl_->bound_port; }
-void HttpServer::stop_accepting() { impl_->stop_accepting(); }
+std::uint16_t HttpServer::port() const { return impl_->port; }
+std::uint16_t HttpServer::metrics_port() const { return impl_->metrics_port; }
+void HttpServer::stop_accepting() {
+  impl_->each_listener([](Listener& listener) { listener.stop(); });
+}
 std::uint32_t HttpServer::live_requests() const { return impl_->shared.live_requests.load(); }
 void HttpServer::stop() { impl_->stop(); }
 

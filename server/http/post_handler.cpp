@@ -37,7 +37,10 @@ PostOutcome started(Result<std::shared_ptr<Generation>> generation, AnswerShape 
 }
 
 CallContext call_context(const PostRequest& request, bool stream) {
-  return {.arrival = request.arrival, .gone = request.gone, .keeps_answer = !stream};
+  return {.arrival = request.arrival,
+          .gone = request.gone,
+          .tenant = request.tenant,
+          .keeps_answer = !stream};
 }
 
 PostOutcome complete(const json& body, const PostRequest& request, GenerateService& service,

@@ -29,6 +29,7 @@ struct PostRequest {
   RequestBody body;
   std::string answer_id;  // random part of the answer's id
   TimePoint arrival{};
+  std::uint64_t tenant = 0;                 // of its API key
   const std::atomic<bool>* gone = nullptr;  // true once the client has left; then all is in vain
 };
 

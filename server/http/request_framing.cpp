@@ -1,5 +1,7 @@
 #include "server/http/request_framing.h"
 
+#include "server/http/header_text.h"
+
 #include <algorithm>
 #include <cctype>
 #include <charconv>
@@ -15,29 +17,6 @@ constexpr std::size_t kMaxMethodBytes = 32;
 
 tl::unexpected<Error> malformed(std::string_view what) {
   return fail(ErrorCode::kInvalidValue, "the HTTP request is malformed: " + std::string(what));
-}
-
-bool is_token_char(char c) {
-  constexpr std::string_view kMarks = "!#$%&'*+-.^_`|~";
-  return std::isalnum(static_cast<unsigned char>(c)) != 0 ||
-         kMarks.find(c) != std::string_view::npos;
-}
-
-bool is_token(std::string_view text) {
-  return !text.empty() && std::all_of(text.begin(), text.end(), is_token_char);
-}
-
-bool equals_ignoring_case(std::string_view a, std::string_view b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](char x, char y) {
-    return std::tolower(static_cast<unsigned char>(x)) ==
-           std::tolower(static_cast<unsigned char>(y));
-  });
-}
-
-std::string_view trimmed(std::string_view text) {
-  const std::size_t first = text.find_first_not_of(" \t");
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(" \t") - first + 1);
 }
 
 /// Takes the next line without its end from the front of `rest`.
@@ -87,8 +66,19 @@ struct FramingFields {
   std::size_t transfer_encodings = 0;
   std::string_view content_length;
   std::string_view transfer_encoding;
-  std::string_view expect;
+  bool expects_continue = false;
+  bool says_close = false;
+  bool says_keep_alive = false;
 };
+
+/// The characters of a host name, an address or a port.
+bool is_host(std::string_view text) {
+  static constexpr std::string_view kMarks = "-._~!$&'()*+,;=%:[]";
+  return std::all_of(text.begin(), text.end(), [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) != 0 ||
+           kMarks.find(c) != std::string_view::npos;
+  });
+}
 
 Result<void> check_content_length(std::string_view text, const WireLimits& limits) {
   const bool digits = !text.empty() && std::all_of(text.begin(), text.end(),
@@ -112,7 +102,7 @@ Result<void> check_framing(const FramingFields& fields, const WireLimits& limits
     if (fields.content_lengths > 0) return malformed("both Transfer-Encoding and Content-Length");
     if (head.is_http_1_0) return malformed("Transfer-Encoding in HTTP/1.0");
     if (fields.transfer_encodings > 1) return malformed("more than one Transfer-Encoding");
-    if (!equals_ignoring_case(fields.transfer_encoding, "chunked")) {
+    if (!equal_ignoring_case(fields.transfer_encoding, "chunked")) {
       return fail(ErrorCode::kUnsupportedTransferCoding, "the Transfer-Encoding must be chunked");
     }
   }
@@ -120,14 +110,46 @@ Result<void> check_framing(const FramingFields& fields, const WireLimits& limits
     if (auto ok = check_content_length(fields.content_length, limits); !ok) return ok;
   }
   head.has_body_framing = fields.content_lengths + fields.transfer_encodings > 0;
-  if (!fields.expect.empty()) {
-    if (!equals_ignoring_case(fields.expect, "100-continue")) {
-      return fail(ErrorCode::kExpectationFailed,
-                  "the only expectation that can be met is 100-continue");
-    }
-    head.expects_continue = !head.is_http_1_0;
-  }
+  head.expects_continue = fields.expects_continue && !head.is_http_1_0;
+  head.keep_alive = !fields.says_close && (!head.is_http_1_0 || fields.says_keep_alive);
   return {};
+}
+
+Result<void> read_expectation(std::string_view value, FramingFields& framing) {
+  if (!equal_ignoring_case(value, "100-continue")) {
+    return fail(ErrorCode::kExpectationFailed,
+                "the only expectation that can be met is 100-continue");
+  }
+  framing.expects_continue = true;
+  return {};
+}
+
+/// Any of several such fields may say it.
+void read_connection(std::string_view value, FramingFields& framing) {
+  while (!value.empty()) {
+    const std::size_t comma = value.find(',');
+    const std::string_view option = trimmed(value.substr(0, comma));
+    framing.says_close |= equal_ignoring_case(option, "close");
+    framing.says_keep_alive |= equal_ignoring_case(option, "keep-alive");
+    value.remove_prefix(comma == std::string_view::npos ? value.size() : comma + 1);
+  }
+}
+
+/// The fields that say nothing of where the request ends.
+void read_other_field(std::string_view name, std::string_view value, RequestHead& head) {
+  if (equal_ignoring_case(name, "X-Request-Id")) {
+    head.request_id = value;
+  } else if (equal_ignoring_case(name, "Content-Type")) {
+    // Two of them are one that is no media type, as are two codings.
+    head.content_type.append(head.content_type.empty() ? "" : ",").append(value);
+  } else if (equal_ignoring_case(name, "Content-Encoding")) {
+    head.content_encoding.append(head.content_encoding.empty() ? "" : ",").append(value);
+  } else if (equal_ignoring_case(name, "Authorization")) {
+    ++head.num_authorizations;
+    head.authorization = value;
+  } else if (equal_ignoring_case(name, "Origin")) {
+    head.origin = value;
+  }
 }
 
 Result<void> read_field(std::string_view line, FramingFields& framing, RequestHead& head) {
@@ -142,24 +164,32 @@ Result<void> read_field(std::string_view line, FramingFields& framing, RequestHe
     return byte == '\t' || (byte >= 0x20 && byte != 0x7F);
   });
   if (!printable) return malformed("a control character in a field");
-  if (equals_ignoring_case(name, "Host")) {
+  if (equal_ignoring_case(name, "Host")) {
     ++framing.hosts;
-  } else if (equals_ignoring_case(name, "Content-Length")) {
+    if (!is_host(value)) return malformed("a bad Host");
+  } else if (equal_ignoring_case(name, "Content-Length")) {
     ++framing.content_lengths;
     framing.content_length = value;
-  } else if (equals_ignoring_case(name, "Transfer-Encoding")) {
+  } else if (equal_ignoring_case(name, "Transfer-Encoding")) {
     ++framing.transfer_encodings;
     framing.transfer_encoding = value;
-  } else if (equals_ignoring_case(name, "Expect")) {
-    framing.expect = value;
-  } else if (equals_ignoring_case(name, "X-Request-Id")) {
-    head.request_id = value;
-  } else if (equals_ignoring_case(name, "Content-Type")) {
-    head.content_type = value;
-  } else if (equals_ignoring_case(name, "Content-Encoding")) {
-    head.content_encoding = value;
+  } else if (equal_ignoring_case(name, "Expect")) {
+    return read_expectation(value, framing);
+  } else if (equal_ignoring_case(name, "Connection")) {
+    read_connection(value, framing);
+  } else {
+    read_other_field(name, value, head);
   }
   return {};
+}
+
+/// Some servers take it for the end of a line, and then see other fields than we do.
+bool has_bare_line_feed(std::string_view text) {
+  for (std::size_t at = text.find('\n'); at != std::string_view::npos;
+       at = text.find('\n', at + 1)) {
+    if (at == 0 || text[at - 1] != '\r') return true;
+  }
+  return false;
 }
 
 tl::unexpected<Error> headers_too_large(const WireLimits& limits) {
@@ -173,6 +203,8 @@ Result<void> check_unfinished_head(std::string_view inbox, const WireLimits& lim
   if (inbox.empty()) return {};
   // A TLS hello starts with 0x16; whatever is no token character starts no method.
   if (!is_token_char(inbox.front()) && inbox.front() != '\r') return malformed("no request line");
+  if (has_bare_line_feed(inbox.substr(0, inbox.find("\r\n\r\n"))))
+    return malformed("a line feed without its carriage return");
   const std::size_t line_end = inbox.find(kLineEnd);
   const std::string_view line = inbox.substr(0, line_end);
   // A line that grows past the longest allowed one is refused before its end is there.
@@ -187,9 +219,8 @@ Result<void> check_unfinished_head(std::string_view inbox, const WireLimits& lim
     RequestHead unused;
     if (auto ok = read_request_line(line, limits, unused); !ok) return ok;
   }
-  const std::size_t end = inbox.find("\r\n\r\n");
-  const std::size_t size = end == std::string_view::npos ? inbox.size() : end;
-  if (size > limits.max_header_bytes) return headers_too_large(limits);
+  const std::string_view head = inbox.substr(0, inbox.find("\r\n\r\n"));
+  if (head.size() > limits.max_header_bytes) return headers_too_large(limits);
   return {};
 }
 

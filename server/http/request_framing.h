@@ -13,7 +13,7 @@ namespace kvasir::server {
 /// Bytes of which the end of the head has not been looked for yet: limits, and other protocols by
 /// their first bytes.
 [[nodiscard]] Result<void> check_unfinished_head(std::string_view inbox, const WireLimits& limits);
-/// `block` ends with the empty line. `keep_alive` is left to the parser.
+/// `block` ends with the empty line.
 [[nodiscard]] Result<RequestHead> read_head(std::string_view block, const WireLimits& limits);
 
 }  // namespace kvasir::server

@@ -6,7 +6,7 @@
 #include <boost/beast/http/error.hpp>
 #include <boost/beast/http/parser.hpp>
 
-#include <algorithm>
+#include <functional>
 #include <string_view>
 #include <utility>
 
@@ -53,7 +53,7 @@ Error refusal_of(const boost::beast::error_code& ec, const WireLimits& limits) {
             {}};
   }
   if (ec == http::error::header_limit) {
-    return {ErrorCode::kHeadersTooLarge, "the trailers are too large", {}};
+    return {ErrorCode::kHeadersTooLarge, "the trailers or chunk extensions are too large", {}};
   }
   return {ErrorCode::kInvalidValue, "the HTTP request is malformed: " + ec.message(), {}};
 }
@@ -69,7 +69,22 @@ constexpr std::size_t kMaxStuckBytes = 32U << 10U;
 }  // namespace
 
 struct RequestReader::BodyParser {
+  /// Extensions mean nothing to us; all of a body's together may be as long as a header.
+  explicit BodyParser(const WireLimits& limits) {
+    parser.body_limit(limits.max_body_bytes);
+    parser.header_limit(static_cast<std::uint32_t>(limits.max_header_bytes + 4));
+    on_chunk = [this, most = limits.max_header_bytes](std::uint64_t /*size*/,
+                                                      boost::beast::string_view extensions,
+                                                      boost::beast::error_code& ec) {
+      extension_bytes += extensions.size();
+      if (extension_bytes > most) ec = http::error::header_limit;
+    };
+    parser.on_chunk_header(on_chunk);
+  }
+
   http::request_parser<GrowingBody> parser;
+  std::function<void(std::uint64_t, boost::beast::string_view, boost::beast::error_code&)> on_chunk;
+  std::size_t extension_bytes = 0;
 };
 
 RequestReader::RequestReader(const WireLimits& limits, ByteBudget& budget)
@@ -77,7 +92,8 @@ RequestReader::RequestReader(const WireLimits& limits, ByteBudget& budget)
 RequestReader::~RequestReader() = default;
 
 void RequestReader::reset() {
-  head_ = {};
+  RequestHead none;
+  std::swap(head_, none);  // assigning would keep the strings' memory
   head_done_ = false;
   body_.reset();
   charge_ = ByteCharge(budget_);
@@ -115,10 +131,8 @@ RequestReader::Progress RequestReader::advance_head(std::string& inbox) {
   if (!head) return refuse(std::move(head.error()));
   head_ = std::move(*head);
 
-  body_ = std::make_unique<BodyParser>();
+  body_ = std::make_unique<BodyParser>(limits_);
   auto& parser = body_->parser;
-  parser.body_limit(limits_.max_body_bytes);
-  parser.header_limit(static_cast<std::uint32_t>(limits_.max_header_bytes + 4));
   boost::beast::error_code ec;
   const std::size_t used = parser.put(boost::asio::buffer(block.data(), block.size()), ec);
   if (ec) return refuse(refusal_of(ec, limits_));
@@ -127,7 +141,6 @@ RequestReader::Progress RequestReader::advance_head(std::string& inbox) {
   }
   inbox.erase(0, used);
   if (head_.has_body_framing && !charge_body()) return refuse(no_room());
-  head_.keep_alive = parser.get().keep_alive();
   head_done_ = true;
   return Progress::kHeadDone;
 }

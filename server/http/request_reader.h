@@ -29,7 +29,10 @@ struct RequestHead {
   bool keep_alive = true;
   bool has_body_framing = false;  // Content-Length or Transfer-Encoding
   bool expects_continue = false;
-  std::string request_id;        // x-request-id as sent, whatever it is
+  std::string request_id;     // x-request-id as sent, whatever it is
+  std::string authorization;  // of the last of so many fields of this name
+  std::uint32_t num_authorizations = 0;
+  std::string origin;            // as sent; empty when absent
   std::string content_type;      // as sent; empty when absent
   std::string content_encoding;  // as sent; empty when absent
 };
@@ -49,7 +52,8 @@ class RequestReader {
     kNeedMore,  // all bytes were looked at; more are needed
     kHeadDone,  // head() is there, once; advance again for the body
     kDone,      // the body is whole; what follows in the inbox is the next request
-    kRefused,   // refusal() says why; nothing after it can be trusted, so the connection ends
+    kRefused,   // refusal() says why; nothing after it can be trusted, so the
+                // connection ends
   };
 
   /// Bodies are charged to `budget`, which must outlive the reader and all bodies.

@@ -11,11 +11,14 @@ namespace kvasir::server {
 namespace {
 
 constexpr std::string_view kLineEnd = "\r\n";
+constexpr int kNoContent = 204;  // has no body, nor the fields of one
 
 std::string_view reason_phrase(int status) {
   switch (status) {
     case 200:
       return "OK";
+    case 204:
+      return "No Content";
     case 400:
       return "Bad Request";
     case 401:
@@ -58,8 +61,10 @@ std::string head(int status, std::string_view content_type, const ResponseContex
   std::string text = "HTTP/1.1 " + std::to_string(status) + " ";
   text += reason_phrase(status);
   text += "\r\nDate: " + http_date(unix_seconds());
-  text += "\r\nContent-Type: ";
-  text += content_type;
+  if (status != kNoContent) {
+    text += "\r\nContent-Type: ";
+    text += content_type;
+  }
   text += "\r\nx-request-id: " + context.request_id;
   text += "\r\nopenai-processing-ms: " + std::to_string(context.processing_ms) + "\r\n";
   if (closes) {
@@ -67,7 +72,7 @@ std::string head(int status, std::string_view content_type, const ResponseContex
   } else if (context.is_http_1_0) {
     text += "Connection: keep-alive\r\n";
   }
-  return text;
+  return text + context.cors_fields;
 }
 
 }  // namespace
@@ -85,6 +90,7 @@ Response error_response(const Error& error) {
   } else if (error.code != ErrorCode::kRequestTimeout) {
     response.extra_fields = "x-should-retry: false\r\n";
   }
+  if (mapping.http_status == 401) response.extra_fields += "WWW-Authenticate: Bearer\r\n";
   return response;
 }
 
@@ -92,8 +98,8 @@ std::string response_bytes(const Response& response, const ResponseContext& cont
   std::string text =
       head(response.status, response.content_type, context, response.closes || !context.keep_alive);
   text += response.extra_fields;
-  text += "Content-Length: " + std::to_string(response.body.size());
-  text += kLineEnd;
+  if (response.status != kNoContent)
+    text += "Content-Length: " + std::to_string(response.body.size()) + "\r\n";
   text += kLineEnd;
   if (!context.is_head) text += response.body;
   return text;

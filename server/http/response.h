@@ -24,7 +24,8 @@ struct ResponseContext {
   std::int64_t processing_ms = 0;
   bool is_http_1_0 = false;
   bool keep_alive = true;
-  bool is_head = false;  // the same fields, no body
+  bool is_head = false;          // the same fields, no body
+  std::string cors_fields = {};  // whole lines (cors.h)
 };
 
 /// With the error body and the fields that belong to its status (Retry-After, x-should-retry).

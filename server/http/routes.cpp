@@ -1,8 +1,10 @@
 #include "server/http/routes.h"
 
 #include "core/check.h"
+#include "server/http/header_text.h"
 #include "server/http/json_writer.h"
 #include "server/http/kv_status.h"
+#include "server/openapi.h"
 #include "server/shown_value.h"
 #include "server/utf8.h"
 
@@ -19,23 +21,30 @@ constexpr std::string_view kModelPrefix = "/v1/models/";
 constexpr std::string_view kV2ModelPrefix = "/v2/models/";
 constexpr std::string_view kV2ReadySuffix = "/ready";
 
+constexpr bool kPost = true;
+constexpr bool kGet = false;
+constexpr bool kKey = true;
+constexpr bool kOpen = false;  // probes and the like: they tell nothing of anyone's requests
+
 constexpr std::array kRoutes = {
-    Route{RouteId::kCompletions, "/v1/completions", true},
-    Route{RouteId::kChat, "/v1/chat/completions", true},
-    Route{RouteId::kTokenize, "/tokenize", true},
-    Route{RouteId::kDetokenize, "/detokenize", true},
-    Route{RouteId::kModels, "/v1/models", false},
-    Route{RouteId::kLive, "/livez", false},
-    Route{RouteId::kLive, "/health", false},
-    Route{RouteId::kReady, "/readyz", false},
-    Route{RouteId::kV2Ready, "/v2/health/ready", false},
-    Route{RouteId::kV2Live, "/v2/health/live", false},
-    Route{RouteId::kVersion, "/version", false},
-    Route{RouteId::kMetrics, "/metrics", false},
-    Route{RouteId::kKvStatus, "/v1/kv/status", false},
+    Route{RouteId::kCompletions, "/v1/completions", kPost, kKey},
+    Route{RouteId::kChat, "/v1/chat/completions", kPost, kKey},
+    Route{RouteId::kTokenize, "/tokenize", kPost, kKey},
+    Route{RouteId::kDetokenize, "/detokenize", kPost, kKey},
+    Route{RouteId::kTokenizerInfo, "/tokenizer_info", kGet, kKey},
+    Route{RouteId::kModels, "/v1/models", kGet, kKey},
+    Route{RouteId::kKvStatus, "/v1/kv/status", kGet, kKey},
+    Route{RouteId::kLive, "/livez", kGet, kOpen},
+    Route{RouteId::kLive, "/health", kGet, kOpen},
+    Route{RouteId::kReady, "/readyz", kGet, kOpen},
+    Route{RouteId::kV2Ready, "/v2/health/ready", kGet, kOpen},
+    Route{RouteId::kV2Live, "/v2/health/live", kGet, kOpen},
+    Route{RouteId::kVersion, "/version", kGet, kOpen},
+    Route{RouteId::kMetrics, "/metrics", kGet, kOpen},
+    Route{RouteId::kOpenApi, "/openapi.json", kGet, kOpen},
 };
-constexpr Route kModelRoute{RouteId::kModel, "/v1/models/{id}", false};
-constexpr Route kModelReadyRoute{RouteId::kV2ModelReady, "/v2/models/{id}/ready", false};
+constexpr Route kModelRoute{RouteId::kModel, "/v1/models/{id}", kGet, kKey};
+constexpr Route kModelReadyRoute{RouteId::kV2ModelReady, "/v2/models/{id}/ready", kGet, kOpen};
 
 int hex_digit(char c) {
   if (c >= '0' && c <= '9') return c - '0';
@@ -64,10 +73,12 @@ std::optional<std::string> percent_decoded(std::string_view text) {
 
 /// The path of a target in origin form, or in absolute form as proxies send it.
 std::string_view path_of(std::string_view target) {
-  if (target.starts_with("http://")) {
-    target.remove_prefix(std::string_view("http://").size());
-    const std::size_t slash = target.find('/');
-    target = slash == std::string_view::npos ? std::string_view("/") : target.substr(slash);
+  for (const std::string_view scheme : {"http://", "https://"}) {
+    if (!equal_ignoring_case(target.substr(0, scheme.size()), scheme)) continue;
+    const std::size_t end = target.find_first_of("/?", scheme.size());  // of the authority
+    if (end == std::string_view::npos || target[end] != '/') return "/";
+    target.remove_prefix(end);
+    break;
   }
   return target.substr(0, target.find('?'));
 }
@@ -117,6 +128,25 @@ Response ready(const GenerateService& service, std::string body) {
   return error_response({ErrorCode::kDraining, "the server is shutting down", {}});
 }
 
+std::string tokenizer_info_body(const TokenizerInfo& info, std::uint32_t context_tokens) {
+  JsonWriter json;
+  const auto member = [&json](std::string_view name, const std::optional<std::string>& value) {
+    json.key(name);
+    if (value) {
+      json.string(*value);
+    } else {
+      json.null();
+    }
+  };
+  json.begin_object();
+  member("bos_token", info.bos_token);
+  member("eos_token", info.eos_token);
+  member("pad_token", info.pad_token);
+  member("chat_template", info.chat_template);
+  json.member("model_max_length", context_tokens).end_object();
+  return json.take();
+}
+
 std::string metrics_body(const GenerateService& service, const HttpOptions& options,
                          std::uint32_t open_connections) {
   return service.metrics().text({.engine = service.status(),
@@ -124,6 +154,12 @@ std::string metrics_body(const GenerateService& service, const HttpOptions& opti
                                  .version = options.version,
                                  .commit = options.commit,
                                  .build = options.build});
+}
+
+std::string openapi_body(const GenerateService& service, const HttpOptions& options) {
+  return openapi_document({.version = options.version,
+                           .bounds = {service.model().vocab_size, service.limits()},
+                           .needs_key = options.api_keys != nullptr});
 }
 
 std::string version_body(const HttpOptions& options) {
@@ -150,7 +186,11 @@ Result<RouteMatch> match_route(std::string_view target) {
     if (auto name = percent_decoded(path.substr(kV2ModelPrefix.size(), length)))
       return RouteMatch{kModelReadyRoute, std::move(*name)};
   }
-  return fail(ErrorCode::kUnknownUrl, "there is nothing at " + shown_value(path));
+  return tl::unexpected<Error>(nothing_at(target));
+}
+
+Error nothing_at(std::string_view target) {
+  return {ErrorCode::kUnknownUrl, "there is nothing at " + shown_value(path_of(target)), {}};
 }
 
 Response answer_get(const RouteMatch& match, const GenerateService& service,
@@ -178,8 +218,15 @@ Response answer_get(const RouteMatch& match, const GenerateService& service,
               .body = metrics_body(service, options, open_connections),
               .extra_fields = {},
               .outcome = {}};
+    case RouteId::kOpenApi:
+      return {.body = openapi_body(service, options), .extra_fields = {}, .outcome = {}};
     case RouteId::kKvStatus:
       return {.body = kv_status_body(service), .extra_fields = {}, .outcome = {}};
+    case RouteId::kTokenizerInfo:
+      KVASIR_CHECK(options.tokenizer_info.has_value(), "tokenizer_info is off");
+      return {.body = tokenizer_info_body(*options.tokenizer_info, service.model().context_tokens),
+              .extra_fields = {},
+              .outcome = {}};
     case RouteId::kCompletions:
     case RouteId::kChat:
     case RouteId::kTokenize:

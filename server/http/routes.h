@@ -28,12 +28,15 @@ enum class RouteId : std::uint8_t {
   kVersion,
   kMetrics,
   kKvStatus,
+  kTokenizerInfo,
+  kOpenApi,
 };
 
 struct Route {
   RouteId id{};
   std::string_view path_template;  // "/v1/models/{id}"
   bool is_post = false;            // else GET and HEAD
+  bool needs_key = false;          // where the operator asks for keys
 };
 
 struct RouteMatch {
@@ -43,6 +46,9 @@ struct RouteMatch {
 
 /// By exact path: no normalising, no trailing slash, the query is left out. Errors: kUnknownUrl.
 [[nodiscard]] Result<RouteMatch> match_route(std::string_view target);
+
+/// The refusal of a target that leads nowhere.
+[[nodiscard]] Error nothing_at(std::string_view target);
 
 /// The answer of a GET route.
 [[nodiscard]] Response answer_get(const RouteMatch& match, const GenerateService& service,
