@@ -1,0 +1,182 @@
+#include "server/openapi_answers.h"
+
+namespace kvasir::server {
+namespace {
+
+// Text rather than code: a schema is read as JSON.
+constexpr std::string_view kErrors = R"json({
+"Error": {"type": "object", "required": ["error"], "additionalProperties": false, "properties": {
+  "error": {"type": "object", "required": ["message", "type", "param", "code"], "additionalProperties": false,
+    "properties": {
+      "message": {"type": "string"},
+      "type": {"type": "string"},
+      "param": {"type": ["string", "null"], "description": "Path of the field at fault."},
+      "code": {"type": ["string", "null"]}}}}}
+})json";
+
+constexpr std::string_view kMessages = R"json({
+"Message": {"type": "object", "required": ["role", "content"],
+  "properties": {
+    "role": {"enum": ["system", "developer", "user", "assistant", "tool", "function"],
+      "description": "function is an older word for tool."},
+    "content": {"anyOf": [
+      {"type": "string"},
+      {"type": "array", "minItems": 1, "items": {"$ref": "#/components/schemas/TextPart"}}]},
+    "name": {"type": ["string", "null"]},
+    "tool_call_id": {"type": ["string", "null"]},
+    "tool_calls": {"enum": [[], null], "description": "Not supported."},
+    "function_call": {"type": "null", "description": "Not supported."},
+    "audio": {"type": "null", "description": "Not supported."}},
+  "if": {"properties": {"role": {"const": "tool"}}},
+  "then": {"required": ["tool_call_id"], "properties": {"tool_call_id": {"type": "string"}}}},
+"TextPart": {"type": "object", "required": ["type", "text"],
+  "properties": {"type": {"const": "text"}, "text": {"type": "string"}}}
+})json";
+
+constexpr std::string_view kShared = R"json({
+"Usage": {"type": "object",
+  "required": ["prompt_tokens", "completion_tokens", "total_tokens", "prompt_tokens_details", "completion_tokens_details"],
+  "properties": {
+    "prompt_tokens": {"type": "integer", "minimum": 1, "description": "Each prompt once, whatever n."},
+    "completion_tokens": {"type": "integer", "minimum": 0},
+    "total_tokens": {"type": "integer", "minimum": 1},
+    "prompt_tokens_details": {"type": "object", "required": ["cached_tokens"],
+      "properties": {"cached_tokens": {"type": "integer", "minimum": 0}}},
+    "completion_tokens_details": {"type": "object", "required": ["reasoning_tokens"],
+      "properties": {"reasoning_tokens": {"type": "integer", "minimum": 0}}}}},
+"FinishReason": {"enum": ["stop", "length"]},
+"StopReason": {"type": ["string", "integer", "null"],
+  "description": "The request's own stop string or token that ended the choice."},
+"TokenIds": {"type": "array", "items": {"type": "integer", "minimum": 0}},
+"Logprob": {"type": "number", "maximum": 0, "description": "Natural, of the raw logits; -9999 where the probability is 0."},
+"PromptLogprobs": {"type": "array", "description": "One entry for each prompt token, null for the first; by token id.",
+  "items": {"anyOf": [{"type": "null"}, {"type": "object", "propertyNames": {"pattern": "^[0-9]+$"},
+    "additionalProperties": {"type": "object", "required": ["logprob", "rank", "decoded_token"],
+      "properties": {
+        "logprob": {"$ref": "#/components/schemas/Logprob"},
+        "rank": {"type": "integer", "minimum": 1},
+        "decoded_token": {"type": "string"}}}}]}}
+})json";
+
+constexpr std::string_view kCompletions = R"json({
+"Completion": {"type": "object",
+  "required": ["id", "object", "created", "model", "system_fingerprint", "choices", "usage"],
+  "properties": {
+    "id": {"type": "string", "pattern": "^cmpl-"},
+    "object": {"const": "text_completion"},
+    "created": {"type": "integer"},
+    "model": {"type": "string"},
+    "system_fingerprint": {"type": "string"},
+    "choices": {"type": "array", "minItems": 1, "items": {"$ref": "#/components/schemas/CompletionChoice"}},
+    "usage": {"$ref": "#/components/schemas/Usage"}}},
+"CompletionChoice": {"type": "object", "required": ["index", "text", "logprobs", "finish_reason"],
+  "properties": {
+    "index": {"type": "integer", "minimum": 0, "description": "Prompt index times n plus k."},
+    "text": {"type": "string"},
+    "logprobs": {"anyOf": [{"type": "null"}, {"$ref": "#/components/schemas/CompletionLogprobs"}]},
+    "finish_reason": {"$ref": "#/components/schemas/FinishReason"},
+    "stop_reason": {"$ref": "#/components/schemas/StopReason"},
+    "token_ids": {"$ref": "#/components/schemas/TokenIds"},
+    "prompt_token_ids": {"$ref": "#/components/schemas/TokenIds"},
+    "prompt_logprobs": {"$ref": "#/components/schemas/PromptLogprobs"}}},
+"CompletionLogprobs": {"type": "object", "required": ["tokens", "token_logprobs", "top_logprobs", "text_offset"],
+  "properties": {
+    "tokens": {"type": "array", "items": {"type": "string"}},
+    "token_logprobs": {"type": "array",
+      "items": {"anyOf": [{"$ref": "#/components/schemas/Logprob"}, {"type": "null"}]}},
+    "top_logprobs": {"type": "array", "items": {"anyOf": [{"type": "null"},
+      {"type": "object", "additionalProperties": {"$ref": "#/components/schemas/Logprob"}}]}},
+    "text_offset": {"type": "array", "items": {"type": "integer", "minimum": 0}}}},
+"CompletionChunk": {"type": "object", "required": ["id", "object", "created", "model", "choices"],
+  "description": "As Completion, with what came since the last chunk; finish_reason is null until a choice's last."}
+})json";
+
+constexpr std::string_view kChat = R"json({
+"ChatCompletion": {"type": "object",
+  "required": ["id", "object", "created", "model", "system_fingerprint", "choices", "usage"],
+  "properties": {
+    "id": {"type": "string", "pattern": "^chatcmpl-"},
+    "object": {"const": "chat.completion"},
+    "created": {"type": "integer"},
+    "model": {"type": "string"},
+    "system_fingerprint": {"type": "string"},
+    "choices": {"type": "array", "minItems": 1, "items": {"$ref": "#/components/schemas/ChatChoice"}},
+    "prompt_token_ids": {"$ref": "#/components/schemas/TokenIds"},
+    "prompt_logprobs": {"$ref": "#/components/schemas/PromptLogprobs"},
+    "usage": {"$ref": "#/components/schemas/Usage"}}},
+"ChatChoice": {"type": "object", "required": ["index", "message", "logprobs", "finish_reason"],
+  "properties": {
+    "index": {"type": "integer", "minimum": 0},
+    "message": {"type": "object", "required": ["role", "content", "refusal"],
+      "properties": {
+        "role": {"const": "assistant"},
+        "content": {"type": ["string", "null"]},
+        "refusal": {"type": "null"}}},
+    "logprobs": {"anyOf": [{"type": "null"}, {"$ref": "#/components/schemas/ChatLogprobs"}]},
+    "finish_reason": {"$ref": "#/components/schemas/FinishReason"},
+    "stop_reason": {"$ref": "#/components/schemas/StopReason"},
+    "token_ids": {"$ref": "#/components/schemas/TokenIds"}}},
+"ChatLogprobs": {"type": "object", "required": ["content", "refusal"],
+  "properties": {
+    "content": {"type": "array", "items": {"allOf": [{"$ref": "#/components/schemas/ChatToken"},
+      {"type": "object", "required": ["top_logprobs"],
+        "properties": {"top_logprobs": {"type": "array", "items": {"$ref": "#/components/schemas/ChatToken"}}}}]}},
+    "refusal": {"type": "null"}}},
+"ChatToken": {"type": "object", "required": ["token", "logprob", "bytes"],
+  "properties": {
+    "token": {"type": "string"},
+    "logprob": {"$ref": "#/components/schemas/Logprob"},
+    "bytes": {"type": ["array", "null"], "items": {"type": "integer", "minimum": 0, "maximum": 255}}}},
+"ChatCompletionChunk": {"type": "object", "required": ["id", "object", "created", "model", "choices"],
+  "description": "As ChatCompletion, with a delta in place of the message; finish_reason is null until a choice's last."}
+})json";
+
+constexpr std::string_view kOthers = R"json({
+"Tokens": {"type": "object", "required": ["tokens", "count", "max_model_len"],
+  "properties": {
+    "tokens": {"$ref": "#/components/schemas/TokenIds"},
+    "count": {"type": "integer", "minimum": 0},
+    "max_model_len": {"type": "integer", "minimum": 1}}},
+"Text": {"type": "object", "required": ["prompt"], "properties": {"prompt": {"type": "string"}}},
+"TokenizerInfo": {"type": "object",
+  "properties": {
+    "bos_token": {"type": ["string", "null"]},
+    "eos_token": {"type": ["string", "null"]},
+    "pad_token": {"type": ["string", "null"]},
+    "chat_template": {"type": ["string", "null"]}}},
+"Models": {"type": "object", "required": ["object", "data"],
+  "properties": {
+    "object": {"const": "list"},
+    "data": {"type": "array", "minItems": 1, "items": {"$ref": "#/components/schemas/Model"}}}},
+"Model": {"type": "object", "required": ["id", "object", "created", "owned_by", "max_model_len", "root", "parent"],
+  "properties": {
+    "id": {"type": "string"},
+    "object": {"const": "model"},
+    "created": {"type": "integer"},
+    "owned_by": {"const": "kvasir"},
+    "max_model_len": {"type": "integer", "minimum": 1},
+    "root": {"type": "string"},
+    "parent": {"type": "null"}}},
+"KvStatus": {"type": "object", "required": ["object", "model"],
+  "properties": {"object": {"const": "kv.status"}, "model": {"type": "string"}}},
+"Status": {"type": "object", "required": ["status"], "properties": {"status": {"type": "string"}}},
+"V2Ready": {"type": "object", "required": ["ready"], "properties": {"ready": {"const": true}}},
+"V2Live": {"type": "object", "required": ["live"], "properties": {"live": {"const": true}}},
+"Version": {"type": "object", "required": ["version", "commit", "build"],
+  "properties": {
+    "version": {"type": "string"},
+    "commit": {"type": "string"},
+    "build": {"type": "string"}}},
+"OpenApi": {"type": "object", "required": ["openapi", "info", "paths", "components"]}
+})json";
+
+}  // namespace
+
+OrderedJson answer_schemas() {
+  OrderedJson schemas = OrderedJson::object();
+  for (const std::string_view text : {kErrors, kMessages, kShared, kCompletions, kChat, kOthers})
+    schemas.update(OrderedJson::parse(text));
+  return schemas;
+}
+
+}  // namespace kvasir::server
