@@ -275,7 +275,7 @@ TEST_CASE("check_may_write: aborts at a block that is shared, published or missi
 }
 
 TEST_CASE("Forks: of forks of forks, ended in any order, never lose or lend a value", "[kvcache]") {
-  const std::uint64_t seed = GENERATE(range(1, 61));
+  const auto seed = static_cast<std::uint64_t>(GENERATE(range(1, 61)));
   CAPTURE(seed);
   RandomForks forks(seed);
   for (int i = 0; i < 400; ++i) {

@@ -154,6 +154,24 @@ TEST_CASE("Forks: a group that shares nothing of its worst case still ends in th
   CHECK(ended_whole(loop, 5, 11));
 }
 
+TEST_CASE("Forks: the one that scores the prompt computes all of it, the others fork from it",
+          "[scheduler]") {
+  Loop loop(60, {.max_step_tokens = 12});
+  loop.submit(9, request(repeat(7, 10), 1));
+  loop.step();  // leaves two blocks of the prompt in the cache
+  Request wanted = request(repeat(7, 10), 3);
+  wanted.fork_group = 1;
+  wanted.prompt_logprobs = 0;
+  loop.submit(1, wanted);
+  wanted.prompt_logprobs.reset();
+  loop.submit(2, wanted);
+  CHECK(loop.step() == "admit 1+0 | run 1@0x10+3*0");
+  CHECK(loop.step() == "admit 2+9<1 | run 1@10x1* 2@9x1+1*");
+  loop.run_until_empty(10);
+  CHECK(loop.finish(1)->sequence.cached_tokens == 0);
+  CHECK(loop.finish(1)->sequence.tokens == loop.finish(2)->sequence.tokens);
+}
+
 TEST_CASE("Forks: a group of other prompts is a bug that aborts", "[scheduler]") {
   Loop loop(cache_of(60, false));
   Request wanted = request(repeat(7, 10), 6);
