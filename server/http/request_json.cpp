@@ -22,7 +22,7 @@ class RowReader {
   /// `name` is the row's inside of the object that `reader` reads.
   RowReader(FieldReader& reader, const FieldRow& row, std::string_view name,
             const RequestLimits& limits)
-      : reader_(reader), row_(row), name_(name), expected_(allowed_text(row, limits)) {}
+      : reader_(reader), name_(name), expected_(allowed_text(row, limits)) {}
 
   void read(std::optional<std::string>& out) { out = reader_.string(name_, expected_); }
   void read(std::optional<std::int64_t>& out) { out = reader_.integer(name_, expected_); }
@@ -74,7 +74,6 @@ class RowReader {
   void fail_type(const json& value) { reader_.fail_type(reader_.path_of(name_), expected_, value); }
 
   FieldReader& reader_;
-  const FieldRow& row_;
   const std::string_view name_;
   const std::string expected_;
 };
