@@ -28,7 +28,7 @@ struct SequenceUsage {
   std::uint32_t prompt_tokens = 0;
   std::uint32_t completion_tokens = 0;  // generated, an end-of-generation token included
   std::uint32_t cached_tokens =
-      0;  // of the prompt, found in the prefix cache at the first admission
+      0;  // of the prompt, found in the prefix cache or taken as a fork at the first admission
   std::uint64_t computed_tokens = 0;  // token passes, recomputation after preemption included
   std::uint64_t recomputed_tokens = 0;
   std::uint32_t preemptions = 0;

@@ -169,8 +169,8 @@ void Simulation::check_plan(const StepPlan& plan) const {
                "plan is not pure");
 }
 
-/// Nobody computes again what a running one of its group has, and nobody is a fork of another
-/// group.
+/// Nobody computes again what a running one of its group has, but to score it, and nobody is a fork
+/// of another group.
 void Simulation::check_admissions(const StepPlan& plan) const {
   for (const Admission& admission : plan.admit) {
     const scheduler::Sequence& newcomer = *state_.find(admission.sequence);
@@ -179,9 +179,9 @@ void Simulation::check_admissions(const StepPlan& plan) const {
       return newcomer.fork_group != 0 && other.fork_group == newcomer.fork_group &&
              other.num_computed_tokens >= common;
     };
-    KVASIR_CHECK(
-        admission.cached_tokens >= common || std::ranges::none_of(state_.running, shows_prompt),
-        "sequence " << value_of(newcomer.id) << " computes what a sibling has");
+    KVASIR_CHECK(admission.cached_tokens >= common || newcomer.has_rows_to_score() ||
+                     std::ranges::none_of(state_.running, shows_prompt),
+                 "sequence " << value_of(newcomer.id) << " computes what a sibling has");
     if (!admission.fork_of) continue;
     const auto source =
         std::ranges::find(state_.running, *admission.fork_of, &scheduler::Sequence::id);
