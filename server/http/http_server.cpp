@@ -96,9 +96,9 @@ struct HttpServer::Impl {
   void begin(Transport::Socket socket, DoorKind door, bool is_tls) {
     ConnectionCount& count = shared.connections(door);
     if (!count.enter()) return turn_away(std::move(socket), is_tls, shared);
-    auto session =
-        std::make_shared<HttpSession>(std::move(socket), is_tls ? shared.tls.current() : nullptr,
-                                      door, ConnectionSlot(count), shared);
+    ConnectionSlot slot(count);
+    auto session = std::make_shared<HttpSession>(
+        std::move(socket), is_tls ? shared.tls.current() : nullptr, door, std::move(slot), shared);
     const asio::any_io_executor strand = session->executor();
     asio::post(strand, [session = std::move(session)] { session->start(); });
   }
