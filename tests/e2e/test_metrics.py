@@ -191,6 +191,33 @@ def test_a_deadline_counts_one_abort(served, how):
         "gen_ai_server_request_duration_seconds_count", error_type="deadline") + 1
 
 
+@pytest.mark.parametrize("door", ["rest", "grpc"])
+def test_leaving_while_prompts_are_tokenised_counts_every_sequence(served, door):
+    """Before it was read a request has no sequences: each try leaves a little later, in scrapes."""
+    prompts = ["word " * 6000] * 128
+    cause = "abort:client_gone" if door == "rest" else "abort:grpc_cancel"
+    for scrapes in range(1, 60, 4):
+        served.wait_idle()
+        before = Scrape(served)
+        if door == "rest":
+            client = RawClient(served, {"prompt": prompts, "max_tokens": 1})
+        else:
+            call = served.stub.Complete.future(
+                pb.CompleteRequest(prompt=[pb.Prompt(text=text) for text in prompts], max_tokens=1))
+            eventually(lambda: Scrape(served).value("kvasir_grpc_calls") == 1, "it has come")
+        for _ in range(scrapes):
+            Scrape(served)
+        client.leave("rst") if door == "rest" else call.cancel()
+        try:
+            moved = eventually(lambda: ends(Scrape(served), before), "it is counted", 2)
+        except AssertionError:
+            continue
+        assert moved == {cause: 128}
+        assert Scrape(served).value("kvasir_request_params_n_count") == before.value("kvasir_request_params_n_count")
+        return
+    pytest.fail("it was never left while its prompts were tokenised")
+
+
 def test_refused_requests_count_by_code_and_are_no_sequences(served):
     served.wait_idle()
     before = Scrape(served)
