@@ -301,6 +301,38 @@ TEST_CASE("Engine: a sink that has its last event finds the status up to date", 
   CHECK(sink->at_finish.generation_tokens_total == 3);
 }
 
+TEST_CASE("Engine: an event's time is the end of its pass, and steps are counted by their tokens",
+          "[engine]") {
+  struct TimeSink final : TokenSink {
+    bool on_token(TokenEvent event) noexcept override {
+      times.push_back(event.at);
+      return true;
+    }
+    void on_finish(FinishEvent event) noexcept override { times.push_back(event.at); }
+    std::vector<TimePoint> times;
+  };
+  Fixture fixture(small_engine(32));
+  fixture.executor.before_step = [&](const runtime::Batch&) {
+    fixture.clock.advance(std::chrono::milliseconds(10));
+  };
+  const auto sink = std::make_shared<TimeSink>();
+  std::vector<Submit> batch;
+  batch.push_back({fixture.engine.next_sequence_id(), make_request(make_prompt(1, 30), 3), sink});
+  REQUIRE(fixture.engine.submit(std::move(batch)).has_value());
+  fixture.run_until_idle();
+  // Passes of 24 and 6 tokens of the prompt, whose last gives the first token, then of one each.
+  const auto after = [](int passes) {
+    return TimePoint{} + passes * std::chrono::milliseconds(10);
+  };
+  CHECK(sink->times == std::vector<TimePoint>{after(2), after(3), after(4), after(4)});
+  const EngineStatus status = fixture.engine.status();
+  for (std::size_t i = 0; i <= kStepTokenBounds.size(); ++i) {
+    const std::uint64_t bound = i < kStepTokenBounds.size() ? kStepTokenBounds.at(i) : 0;
+    const std::uint64_t expected = bound == 1 ? 2 : bound == 10 || bound == 50 ? 1 : 0;
+    CHECK(status.steps_by_tokens.at(i) == expected);
+  }
+}
+
 TEST_CASE("Engine: a list of submissions past the bound is refused whole", "[engine]") {
   Fixture fixture(small_engine(32));  // 8 running + 16 waiting
   std::vector<std::shared_ptr<RecordingSink>> sinks;
