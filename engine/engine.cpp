@@ -163,12 +163,11 @@ struct Engine::Impl {
       outgoing_prompts.push_back({scores.sequence, sink_of(scores.sequence), std::move(scores)});
     }
     for (SampledToken& sampled : events.tokens) {
-      outgoing_tokens.push_back(
-          {sampled.sequence, sink_of(sampled.sequence),
-           TokenEvent{.token = sampled.token,
-                      .logprob = sampled.logprob,
-                      .top = std::move(sampled.top),
-                      .at = ended}});
+      outgoing_tokens.push_back({sampled.sequence, sink_of(sampled.sequence),
+                                 TokenEvent{.token = sampled.token,
+                                            .logprob = sampled.logprob,
+                                            .top = std::move(sampled.top),
+                                            .at = ended}});
     }
     for (scheduler::Finish& finish : events.finishes) finish_sequence(std::move(finish), ended);
   }
