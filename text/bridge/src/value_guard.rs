@@ -58,6 +58,15 @@ fn walk(value: &Value, depth: usize, scale: &mut Scale) -> Result<(), Error> {
     }
     scale.nodes_left -= 1;
     scale.bytes_left -= bytes;
+    // Most values are of these two types, which can be walked where they lie.
+    if let Some(items) = value.downcast_object_ref::<Vec<Value>>() {
+        return items.iter().try_for_each(|item| walk(item, depth + 1, scale));
+    }
+    if let Some(map) = value.downcast_object_ref::<IndexMap<Value, Value>>() {
+        return map
+            .iter()
+            .try_for_each(|(key, item)| walk(key, depth + 1, scale).and_then(|()| walk(item, depth + 1, scale)));
+    }
     match value.kind() {
         ValueKind::Seq | ValueKind::Iterable => {
             for item in value.try_iter()? {
