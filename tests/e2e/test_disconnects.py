@@ -232,6 +232,7 @@ def test_grpc_reader_that_stops_reading_is_cut_off_and_others_go_on(start_daemon
     stream.cancel()
     channel.close()
     daemon.wait_idle()
+    assert daemon.metric("kvasir_requests_total", finish_reason="abort", cause="slow_client") == 1
 
 
 @pytest.mark.all
