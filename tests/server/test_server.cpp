@@ -1,15 +1,13 @@
 #include "tests/server/test_server.h"
 
 #include <algorithm>
-#include <arpa/inet.h>
 #include <array>
+#include <cerrno>
 #include <chrono>
 #include <cstring>
-#include <netinet/in.h>
 #include <stdexcept>
 #include <sys/socket.h>
 #include <thread>
-#include <unistd.h>
 #include <utility>
 
 namespace kvasir::server::testing {
@@ -89,49 +87,31 @@ std::string ClientResponse::error_param() const {
 }
 
 Client::Client(const TestServer& server, int receive_buffer_bytes)
-    : socket_(::socket(AF_INET, SOCK_STREAM, 0)) {
-  if (receive_buffer_bytes > 0) {
-    ::setsockopt(socket_, SOL_SOCKET, SO_RCVBUF, &receive_buffer_bytes,
-                 sizeof receive_buffer_bytes);
-  }
-  const timeval limit{.tv_sec = 10, .tv_usec = 0};
-  ::setsockopt(socket_, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-  ::setsockopt(socket_, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(server.door->port());
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  if (::connect(socket_, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
-    throw std::runtime_error("cannot connect");
-  }
-}
-
-Client::~Client() { close(); }
+    : wire_(tcp_wire(server.door->port(), receive_buffer_bytes)) {}
 
 void Client::send(std::string_view bytes) {
   while (!bytes.empty()) {
-    const ssize_t sent = ::send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    const long sent = wire_->send(bytes);
     if (sent <= 0) return;  // the server has closed; what it said can still be read
     bytes.remove_prefix(static_cast<std::size_t>(sent));
   }
 }
 
-void Client::shut_write() { ::shutdown(socket_, SHUT_WR); }
+void Client::shut_write() { ::shutdown(wire_->descriptor(), SHUT_WR); }
 
 void Client::reset() {
   const linger now{.l_onoff = 1, .l_linger = 0};
-  ::setsockopt(socket_, SOL_SOCKET, SO_LINGER, &now, sizeof now);
+  ::setsockopt(wire_->descriptor(), SOL_SOCKET, SO_LINGER, &now, sizeof now);
   close();
 }
 
-void Client::close() {
-  if (socket_ >= 0) ::close(std::exchange(socket_, -1));
-}
+void Client::close() { wire_->close(); }
 
 /// False at the end of the connection.
 bool Client::fill() {
   std::array<char, 4096> bytes{};
-  const ssize_t received = ::recv(socket_, bytes.data(), bytes.size(), 0);
+  errno = 0;
+  const long received = wire_->receive(bytes);
   if (received < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
     throw std::runtime_error("nothing came");
   if (received <= 0) return false;
@@ -182,7 +162,7 @@ std::string Client::read_chunk() {
 
 ClientResponse Client::read_response(bool is_head) {
   ClientResponse response = read_head();
-  if (is_head) return response;
+  if (is_head || response.status == 204) return response;
   if (response.fields.contains("content-length")) {
     response.body = read_bytes(std::stoul(response.fields["content-length"]));
   } else if (response.fields.contains("transfer-encoding")) {
@@ -198,8 +178,8 @@ ClientResponse Client::read_response(bool is_head) {
 
 bool Client::at_end() { return buffer_.empty() && !fill(); }
 
-ClientResponse Client::get(std::string_view path) {
-  send("GET " + std::string(path) + " HTTP/1.1\r\nHost: x\r\n\r\n");
+ClientResponse Client::get(std::string_view path, std::string_view fields) {
+  send("GET " + std::string(path) + " HTTP/1.1\r\nHost: x\r\n" + std::string(fields) + "\r\n");
   return read_response();
 }
 

@@ -7,6 +7,7 @@
 #include "server/generate_service.h"
 #include "server/http/http_server.h"
 #include "tests/server/tiny_model.h"
+#include "tests/server/wire.h"
 
 #include <nlohmann/json.hpp>
 
@@ -17,6 +18,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace kvasir::server::testing {
@@ -61,7 +63,7 @@ struct ClientResponse {
 class Client {
  public:
   explicit Client(const TestServer& server, int receive_buffer_bytes = 0);
-  ~Client();
+  explicit Client(std::unique_ptr<Wire> wire) : wire_(std::move(wire)) {}
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;
 
@@ -79,7 +81,8 @@ class Client {
   /// True when the server has closed and nothing is left to read.
   bool at_end();
 
-  ClientResponse get(std::string_view path);
+  /// `fields` are whole lines.
+  ClientResponse get(std::string_view path, std::string_view fields = "");
   ClientResponse post(std::string_view path, std::string_view body);
 
  private:
@@ -87,7 +90,7 @@ class Client {
   std::string read_line();
   std::string read_bytes(std::size_t count);
 
-  int socket_ = -1;
+  std::unique_ptr<Wire> wire_;
   std::string buffer_;
 };
 
