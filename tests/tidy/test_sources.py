@@ -16,7 +16,6 @@ CLOCK_FILES = {
     "server/wall_time.cpp": "`created` and the local time of templates",
     "server/generate_service.cpp": "the local time that a template may ask for",
     "server/grpc/": "deadlines come as times of the system clock",
-    "server/http/": "Asio's timers take durations of the steady clock",
     "server/metrics_state.cpp": "the CPU seconds of the process",
     "cli/serve.cpp": "the wait for a drain",
     "cli/engine_stack.cpp": "`created` of the served model",
