@@ -118,6 +118,27 @@ TEST_CASE("CpuExecutor: kept logits are every wanted row, more than the head com
   CHECK(rows[0] == rows[1]);
 }
 
+TEST_CASE("CpuExecutor: rows of a prompt that are not wanted are not scored", "[runtime]") {
+  Fixture f;
+  f.request.prompt_logprobs = 1;
+  f.chunk.first_logits_row = 0;
+  const auto all = f.execute({f.chunk});
+  REQUIRE(all->prompts.size() == 1);
+  REQUIRE(all->prompts[0].first_token == 1);
+  REQUIRE(all->prompts[0].tokens.size() == 17);
+  f.chunk.first_logits_row = 3;  // the others were delivered before a preemption
+  const auto rest = f.execute({f.chunk});
+  REQUIRE(rest->prompts.size() == 1);
+  const PromptLogprobs& scores = rest->prompts[0];
+  CHECK(scores.first_token == 4);
+  CHECK(scores.tokens ==
+        std::vector(all->prompts[0].tokens.begin() + 3, all->prompts[0].tokens.end()));
+  CHECK(scores.top == std::vector(all->prompts[0].top.begin() + 3, all->prompts[0].top.end()));
+  CHECK(rest->sampled == all->sampled);
+  f.chunk.first_logits_row = 17;
+  CHECK(f.execute({f.chunk})->prompts.empty());
+}
+
 TEST_CASE("CpuExecutor: buffer_bytes is what construction allocates", "[runtime]") {
   if (kvasir::test::held_bytes() == 0) {
     WARN("skipped: this build's allocator does not say what it holds (sanitizers)");
