@@ -103,6 +103,11 @@ make_client_venv() {
   make_venv venv tests/e2e/requirements.txt tests/e2e/constraints.txt && VENV=$MADE_VENV
 }
 
+make_lm_eval_venv() {
+  make_venv lm-eval tests/e2e/requirements-all.txt tests/e2e/constraints-all.txt &&
+    export KVASIR_LM_EVAL=$MADE_VENV/bin/lm_eval
+}
+
 run_pytest() {
   local tag=$1 status=0
   shift
@@ -172,6 +177,7 @@ all_tier() {
   unset KVASIR_TEST_LONG
   KVASIR_SIM_STEPS=$SOAK_SIM_STEPS step "soak" run_program build/release sim soak
   step "set-up: clients in Go" tests/support/build_go_tools.sh "$CACHE/go-tools"
+  step "set-up: lm-eval" make_lm_eval_venv
   step "end to end, slow" run_pytest e2e-all -m all tests/e2e
   # Debian's gRPC and Protobuf are not instrumented, and keep what they allocate once until the end.
   export ASAN_OPTIONS=detect_leaks=1:abort_on_error=0 UBSAN_OPTIONS=print_stacktrace=1
