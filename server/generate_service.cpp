@@ -3,6 +3,7 @@
 #include "core/check.h"
 #include "core/rng.h"
 #include "server/generation_record.h"
+#include "server/keyed_digest.h"
 #include "server/prompt_answer.h"
 #include "server/running_generation.h"
 #include "server/shown_value.h"
@@ -106,6 +107,7 @@ struct GenerateService::Impl {
   std::uint64_t seed_base =
       0;  // random at start: requests without a seed differ from each other and between runs
   std::atomic<std::uint64_t> seeds_drawn{0};
+  const KeyedDigest cache_scopes{};
   std::unique_ptr<Metrics> metrics = std::make_unique<Metrics>(model);
 
   [[nodiscard]] ValidationBounds bounds() const { return {model.vocab_size, limits}; }
@@ -126,6 +128,7 @@ struct GenerateService::Impl {
                                            const Call& call) const;
   [[nodiscard]] Call call_of(Operation operation, const GenerateParams& params,
                              const CallContext& context) const;
+  [[nodiscard]] std::uint64_t cache_scope(const Call& call) const;
   [[nodiscard]] Result<void> check_wanted(const Call& call) const;
   [[nodiscard]] Result<std::uint32_t> resolve_max_tokens(std::uint64_t prompt_tokens,
                                                          const GenerateParams& params,
@@ -344,6 +347,15 @@ Call GenerateService::Impl::call_of(Operation operation, const GenerateParams& p
   return call;
 }
 
+/// Requests share cached blocks only within a tenant and a salt. 0 is neither.
+std::uint64_t GenerateService::Impl::cache_scope(const Call& call) const {
+  const std::uint64_t tenant = call.context.tenant;
+  const std::optional<std::string>& salt = call.params.cache_salt;
+  if (tenant == 0 && !salt) return 0;
+  const std::string_view tenant_bytes(reinterpret_cast<const char*>(&tenant), sizeof tenant);
+  return salt ? cache_scopes.of({tenant_bytes, *salt}) : cache_scopes.of({tenant_bytes});
+}
+
 /// Asked before each costly part, so that work for nobody ends early.
 Result<void> GenerateService::Impl::check_wanted(const Call& call) const {
   if (call.deadline && clock.now() >= *call.deadline) {
@@ -522,7 +534,7 @@ Result<std::shared_ptr<Generation>> GenerateService::Impl::start(
   shape.top_logprobs = params.top_logprobs;
   shape.priority = params.priority;
   shape.deadline = call.deadline;
-  shape.cache_salt = params.cache_salt;
+  shape.cache_salt = cache_scope(call);
 
   std::vector<RunningGeneration::Choice> choices;
   std::vector<engine::Submit> submissions;

@@ -1,6 +1,5 @@
 #include "server/validate.h"
 
-#include "core/rng.h"
 #include "server/row_checks.h"
 #include "server/shown_value.h"
 
@@ -50,15 +49,6 @@ std::vector<TokenId> sorted_ids(const std::vector<std::int64_t>& ids) {
   return sorted;
 }
 
-/// Two requests share cached blocks only when their salts are equal; tokens are compared on a hit,
-/// so a collision of this hash could show no more than that some other salt's prefix was there. 0
-/// is "no salt".
-std::uint64_t salt_hash(std::string_view salt) {
-  std::uint64_t hash = mix64(salt.size());
-  for (const char c : salt) hash = mix64(hash ^ static_cast<unsigned char>(c));
-  return hash == 0 ? 1 : hash;
-}
-
 std::optional<std::uint32_t> count_of(const std::optional<std::int64_t>& count) {
   if (!count) return std::nullopt;
   return static_cast<std::uint32_t>(*count);
@@ -77,7 +67,7 @@ GenerateParams generate_params(const GenerateFields& fields) {
   params.stop_token_ids = sorted_ids(fields.stop_token_ids);
   params.priority = static_cast<std::int32_t>(given_or_default(fields, &GenerateFields::priority));
   if (fields.timeout_ms) params.timeout = std::chrono::milliseconds(*fields.timeout_ms);
-  if (fields.cache_salt) params.cache_salt = salt_hash(*fields.cache_salt);
+  params.cache_salt = fields.cache_salt;
   params.ignore_eos = fields.ignore_eos;
   params.skip_special_tokens = fields.skip_special_tokens;
   params.include_stop_str_in_output = fields.include_stop_str_in_output;

@@ -35,7 +35,7 @@ struct GenerateParams {
   std::optional<std::uint32_t> top_logprobs;  // absent: no logprobs
   std::int32_t priority = 0;
   std::optional<Duration> timeout;
-  std::uint64_t cache_salt = 0;
+  std::optional<std::string> cache_salt;
   bool ignore_eos = false;
   bool skip_special_tokens = true;
   bool include_stop_str_in_output = false;

@@ -7,6 +7,11 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 using namespace kvasir;
 using namespace kvasir::server;
@@ -42,7 +47,40 @@ ErrorCode code_of_both(TestEngine& test, const CompletionFields& completion_fiel
   return first.error().code;
 }
 
+/// Tokens that a prompt, the same for all, finds in the cache.
+std::uint64_t cached_tokens(TestEngine& test, std::uint64_t tenant,
+                            std::optional<std::string> salt = {}) {
+  CompletionFields fields = completion(std::string(100, 'x'));
+  fields.cache_salt = std::move(salt);
+  CallContext context;
+  context.tenant = tenant;
+  const auto generation = test.service->complete(
+      fields, [] {}, context);
+  REQUIRE(generation.has_value());
+  REQUIRE(eventually([&] {
+    (*generation)->poll();
+    return (*generation)->done() && test.is_idle();
+  }));
+  return (*generation)->usage().cached_tokens;
+}
+
 }  // namespace
+
+TEST_CASE("GenerateService: only requests of one tenant and one salt share cached blocks",
+          "[server]") {
+  TestEngine test(512);
+  std::string same_bytes(8, '\0');  // as the tenant before it
+  same_bytes[0] = 1;
+  const std::vector<std::pair<std::uint64_t, std::optional<std::string>>> scopes = {
+      {0, {}},  {1, {}},  {2, {}},         {0, "a"},       {1, "a"},
+      {2, "a"}, {1, "b"}, {0, same_bytes}, {1, same_bytes}};
+  for (const auto& [tenant, salt] : scopes) {
+    CAPTURE(tenant, salt.value_or("none"));
+    CHECK(cached_tokens(test, tenant, salt) == 0);
+    CHECK(cached_tokens(test, tenant, salt) > 0);
+  }
+  for (const auto& [tenant, salt] : scopes) CHECK(cached_tokens(test, tenant, salt) > 0);
+}
 
 TEST_CASE("GenerateService: a call whose client has gone is not submitted", "[server]") {
   TestEngine test;
