@@ -38,8 +38,10 @@ void SignalWatch::loaded() {
 
 int SignalWatch::wait() {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return first_ != 0; });
-  return first_;
+  changed_.wait(lock, [this] { return first_ != 0 || hung_up_; });
+  if (first_ != 0) return first_;
+  hung_up_ = false;
+  return SIGHUP;
 }
 
 void SignalWatch::watch() {
@@ -53,6 +55,11 @@ void SignalWatch::watch() {
 }
 
 void SignalWatch::take(int signal) {
+  if (signal == SIGHUP) {
+    if (loaded_) hung_up_ = true;
+    changed_.notify_one();
+    return;
+  }
   if (!loaded_) {
     spdlog::info("signal {} while loading: stopped", signal);
     std::_Exit(0);

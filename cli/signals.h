@@ -1,5 +1,6 @@
-// The signals that end the daemon, taken by a thread of its own: whatever the main thread waits
-// for, a signal is acted on at once. What a drain is, is serve's.
+// The signals that end the daemon or have it read its files again, taken by a thread of its own:
+// whatever the main thread waits for, one that ends is acted on at once. What a drain and a reload
+// are is serve's.
 #pragma once
 
 #include <condition_variable>
@@ -9,9 +10,10 @@
 
 namespace kvasir::cli {
 
-/// SIGTERM, SIGINT and SIGHUP (unless it was ignored at start, as nohup does). While loading the
-/// first one ends the process with exit code 0: nothing has begun that would need an end. After
-/// loaded() the first one is handed to wait(), and the second ends the process with 128 + signal.
+/// While loading, SIGTERM or SIGINT ends the process with exit code 0: nothing has begun that would
+/// need an end. After loaded() the first of them is handed to wait(), and the second ends the
+/// process with 128 + signal. SIGHUP (unless it was ignored at start, as nohup does) is handed to
+/// wait(); while loading and after the first of the others there is nothing that it could change.
 class SignalWatch {
  public:
   /// Blocks the signals, which threads inherit: make it before any other thread. Ignores SIGPIPE.
@@ -21,7 +23,8 @@ class SignalWatch {
   SignalWatch& operator=(const SignalWatch&) = delete;
 
   void loaded();
-  /// Waits for the first signal after loaded() and returns it.
+  /// Waits for SIGTERM or SIGINT and returns it, now and ever after; before, SIGHUP may come any
+  /// number of times. Several of those at once are one.
   [[nodiscard]] int wait();
 
  private:
@@ -34,7 +37,8 @@ class SignalWatch {
   std::condition_variable changed_;
   bool loaded_ = false;
   bool ending_ = false;
-  int first_ = 0;
+  bool hung_up_ = false;  // and not handed over yet
+  int first_ = 0;         // of the signals that end
   std::thread thread_;
 };
 

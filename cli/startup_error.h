@@ -22,5 +22,8 @@ T value_or_throw(Result<T> result, const std::string& origin) {
   if (!result) throw StartupError(origin + ": " + result.error().message);
   return std::move(*result);
 }
+inline void value_or_throw(Result<void> result, const std::string& origin) {
+  if (!result) throw StartupError(origin + ": " + result.error().message);
+}
 
 }  // namespace kvasir::cli

@@ -165,6 +165,7 @@ std::vector<OptionRow> make_table() {
       {.name = "http-socket",
        .kind = K::kPath,
        .member = &O::http_socket,
+       .users = kServe | kHealthcheck,
        .help =
            "Unix socket that the REST door listens on as well; what is left of an earlier run is "
            "replaced."},
@@ -186,6 +187,7 @@ std::vector<OptionRow> make_table() {
       {.name = "tls-cert",
        .kind = K::kPath,
        .member = &O::tls_cert_path,
+       .users = kServe | kHealthcheck,
        .help = "PEM certificate chain: both doors then speak TLS on their ports. Read again at "
                "SIGHUP."},
       {.name = "tls-key",

@@ -18,7 +18,7 @@ Result<std::unique_ptr<CallLimits::Ticket>> CallLimits::enter(const std::string&
                 "the server has its limit of " + std::to_string(bounds_.in_all) + " live calls");
   }
   std::uint32_t& of_peer = live_by_peer_[peer];
-  if (of_peer >= bounds_.per_connection) {
+  if (of_peer >= bounds_.per_connection && !peer.starts_with("unix:")) {
     return fail(ErrorCode::kQueueFull, "this connection has its limit of " +
                                            std::to_string(bounds_.per_connection) + " live calls");
   }

@@ -1,6 +1,7 @@
 // Counts the live calls of the gRPC door, in all and per connection. A stream that the client reset
 // is no longer open for HTTP/2's own limit but still here until its reactor is done, so a flood of
-// resets meets this limit.
+// resets meets this limit. Connections over a Unix socket have no name to tell them apart, so only
+// the limit of all calls holds for them.
 #pragma once
 
 #include "core/result.h"

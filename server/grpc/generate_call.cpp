@@ -29,17 +29,19 @@ CancelCause cause_of(ErrorCode code) {
 }  // namespace
 
 GenerateCall::GenerateCall(grpc::CallbackServerContext& context,
-                           std::shared_ptr<CallWorkers> workers,
-                           std::unique_ptr<CallLimits::Ticket> ticket, CallRecord record)
+                           std::shared_ptr<CallWorkers> workers, Admission admission,
+                           CallRecord record)
     : context_(context),
       deadline_(context.deadline()),
       workers_(std::move(workers)),
-      ticket_(std::move(ticket)),
+      tenant_(admission.tenant),
+      write_timeout_(admission.write_timeout),
+      ticket_(std::move(admission.ticket)),
       record_(std::move(record)) {}
 
 void GenerateCall::begin(StartFunction start) {
   self_ = shared_from_this();
-  watch_ = std::make_shared<SendWatch>(context_, [weak = weak_from_this()] {
+  watch_ = std::make_shared<SendWatch>(context_, write_timeout_, [weak = weak_from_this()] {
     if (const std::shared_ptr<GenerateCall> call = weak.lock()) call->on_stalled();
   });
   workers_->prepare.post([self = self_, start = std::move(start)] { self->prepare(start); });
@@ -59,6 +61,7 @@ void GenerateCall::prepare(const StartFunction& start) {
                  .context = {.arrival = record_.began,
                              .gone = &gone_,
                              .gone_cause = CancelCause::kGrpcCancel,
+                             .tenant = tenant_,
                              .keeps_answer = false},
                  .wake = [weak = weak_from_this()] {  // may outlive the call: the engine's thread
                    if (const std::shared_ptr<GenerateCall> self = weak.lock()) self->post_pump();

@@ -8,6 +8,7 @@
 #include "core/result.h"
 #include "server/generate_service.h"
 #include "server/generation.h"
+#include "server/grpc/call_gate.h"
 #include "server/grpc/call_limits.h"
 #include "server/grpc/call_record.h"
 #include "server/grpc/convert.h"
@@ -59,7 +60,7 @@ class GenerateCall : public std::enable_shared_from_this<GenerateCall> {
 
  protected:
   GenerateCall(grpc::CallbackServerContext& context, std::shared_ptr<CallWorkers> workers,
-               std::unique_ptr<CallLimits::Ticket> ticket, CallRecord record);
+               Admission admission, CallRecord record);
 
   /// The reactor's OnCancel: the client left, or the deadline passed.
   void on_cancelled();
@@ -94,6 +95,8 @@ class GenerateCall : public std::enable_shared_from_this<GenerateCall> {
   const std::chrono::system_clock::time_point
       deadline_;  // of gRPC; the far future if the client set none
   const std::shared_ptr<CallWorkers> workers_;
+  const std::uint64_t tenant_;
+  const std::chrono::milliseconds write_timeout_;
   std::atomic<bool> gone_{false};       // nobody waits any more: what prepares may stop
   std::shared_ptr<SendWatch> watch_;    // from begin() on
   std::shared_ptr<GenerateCall> self_;  // keeps the reactor until gRPC is done with it
@@ -116,9 +119,10 @@ template <typename Response>
 class UnaryGenerateCall final : public GenerateCall, public grpc::ServerUnaryReactor {
  public:
   UnaryGenerateCall(grpc::CallbackServerContext& context, std::shared_ptr<CallWorkers> workers,
-                    std::unique_ptr<CallLimits::Ticket> ticket, CallRecord record,
-                    const AnswerHead& head, grpc::ByteBuffer& out)
-      : GenerateCall(context, std::move(workers), std::move(ticket), std::move(record)), out_(out) {
+                    Admission admission, CallRecord record, const AnswerHead& head,
+                    grpc::ByteBuffer& out)
+      : GenerateCall(context, std::move(workers), std::move(admission), std::move(record)),
+        out_(out) {
     fill_head(head, response_);
   }
 
@@ -160,8 +164,8 @@ class StreamGenerateCall final : public GenerateCall,
                                  public grpc::ServerWriteReactor<grpc::ByteBuffer> {
  public:
   StreamGenerateCall(grpc::CallbackServerContext& context, std::shared_ptr<CallWorkers> workers,
-                     std::unique_ptr<CallLimits::Ticket> ticket, CallRecord record, AnswerHead head)
-      : GenerateCall(context, std::move(workers), std::move(ticket), std::move(record)),
+                     Admission admission, CallRecord record, AnswerHead head)
+      : GenerateCall(context, std::move(workers), std::move(admission), std::move(record)),
         head_(std::move(head)) {}
 
   void OnCancel() override { on_cancelled(); }

@@ -5,8 +5,11 @@
 // file descriptors.
 #pragma once
 
+#include "server/api_keys.h"
 #include "server/generate_service.h"
+#include "server/tls_identity.h"
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -15,15 +18,19 @@ namespace kvasir::server {
 
 struct GrpcOptions {
   std::string host = "127.0.0.1";
-  std::uint16_t port = 50051;  // 0 picks a free one
-  std::uint32_t max_receive_bytes = 8U << 20U;
-  std::uint32_t max_concurrent_streams = 100;
+  std::uint16_t port = 50051;         // 0 picks a free one
+  std::string socket_path;            // a Unix socket beside the port, without TLS; empty: none
+  const TlsIdentity* tls = nullptr;   // null: no TLS. Has a pair, outlives the server
+  const ApiKeys* api_keys = nullptr;  // null: no keys. Outlives the server
+  std::uint64_t max_receive_bytes = 8U << 20U;  // of one message; below 2 GiB
+  std::uint32_t max_concurrent_streams = 100;   // of one connection
   std::uint32_t max_metadata_bytes = 16U << 10U;
+  std::chrono::milliseconds write_timeout{30'000};
 };
 
 class GrpcServer {
  public:
-  /// Binds and starts. Throws std::runtime_error naming host and port when it cannot bind.
+  /// Binds and starts. Throws std::runtime_error naming what cannot be bound.
   GrpcServer(const GrpcOptions& options, GenerateService& service);
   ~GrpcServer();
   [[nodiscard]] std::uint16_t port() const;
@@ -31,7 +38,10 @@ class GrpcServer {
   /// call after a change.
   void publish_readiness();
   [[nodiscard]] std::uint32_t live_calls() const;
-  /// Ends what is left and joins.
+  /// Stops listening and asks the clients of open connections to go (GOAWAY); calls that run go on.
+  /// Idempotent; returns at once.
+  void begin_drain();
+  /// Ends what is left and joins. What was just finished gets two seconds to reach its client.
   void stop();
 
  private:

@@ -49,11 +49,10 @@ using RawInference = RawComplete<RawCompleteStream<RawChat<RawChatStream<
 class PreparedCall final : public ServerUnaryReactor,
                            public std::enable_shared_from_this<PreparedCall> {
  public:
-  PreparedCall(CallbackServerContext& context, std::unique_ptr<CallLimits::Ticket> ticket,
-               CallRecord record)
-      : ticket_(std::move(ticket)),
+  PreparedCall(CallbackServerContext& context, Admission admission, CallRecord record)
+      : ticket_(std::move(admission.ticket)),
         record_(std::move(record)),
-        watch_(std::make_shared<SendWatch>(context, [] {})) {}
+        watch_(std::make_shared<SendWatch>(context, admission.write_timeout, [] {})) {}
 
   template <typename Function>
   void begin(Worker& prepare, Function function) {
@@ -94,9 +93,8 @@ void limit_timeout(CallStart& start, GenerateFields& fields) {
 
 class InferenceService final : public RawInference {
  public:
-  InferenceService(GenerateService& service, std::shared_ptr<CallWorkers> workers,
-                   std::shared_ptr<CallLimits> limits)
-      : service_(service), workers_(std::move(workers)), limits_(std::move(limits)) {}
+  InferenceService(GenerateService& service, std::shared_ptr<CallWorkers> workers, CallGate gate)
+      : service_(service), workers_(std::move(workers)), gate_(std::move(gate)) {}
 
   ServerUnaryReactor* Complete(CallbackServerContext* context, const ByteBuffer* request,
                                ByteBuffer* out) override {
@@ -133,7 +131,7 @@ class InferenceService final : public RawInference {
                                  ByteBuffer* out) override {
     CallRecord record{.method = "ListModels", .metrics = &service_.metrics()};
     v1::ListModelsRequest message;
-    const Result<void> parsed = parse_message(*request, message);
+    const Result<void> parsed = parse_known(*context, *request, message);
     if (parsed) *out = serialize_message(models_message(service_.model()));
     return answered(*context, std::move(record), parsed);
   }
@@ -141,7 +139,7 @@ class InferenceService final : public RawInference {
                                 ByteBuffer* out) override {
     CallRecord record{.method = "GetStatus", .metrics = &service_.metrics()};
     v1::GetStatusRequest message;
-    const Result<void> parsed = parse_message(*request, message);
+    const Result<void> parsed = parse_known(*context, *request, message);
     if (parsed) *out = serialize_message(status_message(service_));
     return answered(*context, std::move(record), parsed);
   }
@@ -185,10 +183,10 @@ class InferenceService final : public RawInference {
                             StartFunction start, const char* id_prefix, ByteBuffer& out) {
     const AnswerHead head = answer_head(id_prefix);
     CallRecord record{.method = method, .metrics = &service_.metrics(), .id = head.id};
-    Result<std::unique_ptr<CallLimits::Ticket>> ticket = limits_->enter(context.peer());
-    if (!ticket) return answered(context, std::move(record), tl::unexpected(ticket.error()));
+    Result<Admission> admission = gate_.admit(context);
+    if (!admission) return answered(context, std::move(record), tl::unexpected(admission.error()));
     const auto call = std::make_shared<UnaryGenerateCall<Response>>(
-        context, workers_, std::move(*ticket), std::move(record), head, out);
+        context, workers_, std::move(*admission), std::move(record), head, out);
     call->begin(std::move(start));
     return call.get();
   }
@@ -198,13 +196,13 @@ class InferenceService final : public RawInference {
                         StartFunction start, const char* id_prefix) {
     AnswerHead head = answer_head(id_prefix);
     CallRecord record{.method = method, .metrics = &service_.metrics(), .id = head.id};
-    Result<std::unique_ptr<CallLimits::Ticket>> ticket = limits_->enter(context.peer());
-    if (!ticket) {
-      log_call(std::move(record), tl::unexpected(ticket.error()));
-      return new RefusedStream<ByteBuffer>(status_of(ticket.error()));
+    Result<Admission> admission = gate_.admit(context);
+    if (!admission) {
+      log_call(std::move(record), tl::unexpected(admission.error()));
+      return new RefusedStream<ByteBuffer>(status_of(admission.error()));
     }
     const auto call = std::make_shared<StreamGenerateCall<Chunk>>(
-        context, workers_, std::move(*ticket), std::move(record), std::move(head));
+        context, workers_, std::move(*admission), std::move(record), std::move(head));
     call->begin(std::move(start));
     return call.get();
   }
@@ -213,12 +211,20 @@ class InferenceService final : public RawInference {
   ServerUnaryReactor* prepared(CallbackServerContext& context, std::string_view method,
                                Function function) {
     CallRecord record{.method = method, .metrics = &service_.metrics()};
-    Result<std::unique_ptr<CallLimits::Ticket>> ticket = limits_->enter(context.peer());
-    if (!ticket) return answered(context, std::move(record), tl::unexpected(ticket.error()));
+    Result<Admission> admission = gate_.admit(context);
+    if (!admission) return answered(context, std::move(record), tl::unexpected(admission.error()));
     const auto call =
-        std::make_shared<PreparedCall>(context, std::move(*ticket), std::move(record));
+        std::make_shared<PreparedCall>(context, std::move(*admission), std::move(record));
     call->begin(workers_->prepare, std::move(function));
     return call.get();
+  }
+
+  /// Parses the message of a caller who may ask.
+  Result<void> parse_known(const CallbackServerContext& context, const ByteBuffer& request,
+                           google::protobuf::Message& message) const {
+    if (const auto tenant = gate_.tenant_of(context); !tenant)
+      return tl::unexpected(tenant.error());
+    return parse_message(request, message);
   }
 
   static ServerUnaryReactor* answered(CallbackServerContext& context, CallRecord record,
@@ -268,7 +274,7 @@ class InferenceService final : public RawInference {
 
   GenerateService& service_;
   const std::shared_ptr<CallWorkers> workers_;
-  const std::shared_ptr<CallLimits> limits_;
+  const CallGate gate_;
   std::atomic<std::uint64_t> num_answers_{0};
 };
 
@@ -276,8 +282,8 @@ class InferenceService final : public RawInference {
 
 std::unique_ptr<grpc::Service> make_inference_service(GenerateService& service,
                                                       std::shared_ptr<CallWorkers> workers,
-                                                      std::shared_ptr<CallLimits> limits) {
-  return std::make_unique<InferenceService>(service, std::move(workers), std::move(limits));
+                                                      CallGate gate) {
+  return std::make_unique<InferenceService>(service, std::move(workers), std::move(gate));
 }
 
 }  // namespace kvasir::server

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "server/generate_service.h"
-#include "server/grpc/call_limits.h"
+#include "server/grpc/call_gate.h"
 #include "server/grpc/generate_call.h"
 
 #include <grpcpp/impl/service_type.h>
@@ -14,7 +14,6 @@ namespace kvasir::server {
 
 /// `service` must outlive what is made.
 [[nodiscard]] std::unique_ptr<grpc::Service> make_inference_service(
-    GenerateService& service, std::shared_ptr<CallWorkers> workers,
-    std::shared_ptr<CallLimits> limits);
+    GenerateService& service, std::shared_ptr<CallWorkers> workers, CallGate gate);
 
 }  // namespace kvasir::server

@@ -8,7 +8,7 @@ void SendWatch::started() {
   const std::lock_guard lock(mutex_);
   if (done_) return;  // OnDone can be faster than the thread that finished the call
   outstanding_ = true;
-  ++num_sends_;
+  started_at_ = std::chrono::system_clock::now();
   if (alarm_ == nullptr) arm();
 }
 
@@ -27,17 +27,15 @@ void SendWatch::call_done() {
 /// The lock is held.
 void SendWatch::arm() {
   alarm_ = std::make_unique<grpc::Alarm>();
-  const auto deadline =
-      std::chrono::system_clock::now() + std::chrono::seconds(kSendTimeoutSeconds);
-  alarm_->Set(deadline, [weak = weak_from_this(), send = num_sends_](bool expired) {
+  alarm_->Set(started_at_ + timeout_, [weak = weak_from_this()](bool expired) {
     const std::shared_ptr<SendWatch> watch = weak.lock();
-    if (expired && watch != nullptr) watch->check(send);
+    if (expired && watch != nullptr) watch->check();
   });
 }
 
-/// The alarm: the send that was last when it was set is still outstanding, or another period
-/// begins, or there is nothing to watch.
-void SendWatch::check(std::uint64_t watched_send) {
+/// The alarm: the last send has been outstanding for too long, or is looked at again when it will
+/// have been, or there is nothing to watch.
+void SendWatch::check() {
   {
     const std::lock_guard lock(mutex_);
     if (done_) return;
@@ -45,7 +43,7 @@ void SendWatch::check(std::uint64_t watched_send) {
       alarm_.reset();
       return;
     }
-    if (num_sends_ != watched_send) {
+    if (std::chrono::system_clock::now() < started_at_ + timeout_) {
       arm();
       return;
     }

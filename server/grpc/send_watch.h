@@ -6,6 +6,7 @@
 #include <grpcpp/alarm.h>
 #include <grpcpp/grpcpp.h>
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -13,15 +14,14 @@
 
 namespace kvasir::server {
 
-/// So long a client may leave one message unread; found within twice the time.
-inline constexpr int kSendTimeoutSeconds = 30;
-
 /// Thread-safe. One for each call, held by shared_ptr, because its alarm may outlive the call.
 class SendWatch : public std::enable_shared_from_this<SendWatch> {
  public:
-  /// `on_stalled` is called once at most, before the call is cancelled, with no lock held.
-  SendWatch(grpc::CallbackServerContext& context, std::function<void()> on_stalled)
-      : context_(context), on_stalled_(std::move(on_stalled)) {}
+  /// `timeout` is how long a client may leave one message unread. `on_stalled` is called once at
+  /// most, before the call is cancelled, with no lock held.
+  SendWatch(grpc::CallbackServerContext& context, std::chrono::milliseconds timeout,
+            std::function<void()> on_stalled)
+      : context_(context), timeout_(timeout), on_stalled_(std::move(on_stalled)) {}
 
   /// A write or the finish was handed to gRPC. Of the finish, the end is call_done().
   void started();
@@ -32,16 +32,17 @@ class SendWatch : public std::enable_shared_from_this<SendWatch> {
 
  private:
   void arm();
-  void check(std::uint64_t watched_send);
+  void check();
 
   grpc::CallbackServerContext& context_;
+  const std::chrono::milliseconds timeout_;
   const std::function<void()> on_stalled_;
 
   std::mutex mutex_;  // guards what follows
   bool outstanding_ = false;
   bool done_ = false;
-  std::uint64_t num_sends_ = 0;
-  std::unique_ptr<grpc::Alarm> alarm_;  // set while something may be outstanding
+  std::chrono::system_clock::time_point started_at_;  // of the last send
+  std::unique_ptr<grpc::Alarm> alarm_;                // set while something may be outstanding
 };
 
 }  // namespace kvasir::server

@@ -269,7 +269,7 @@ def test_a_log_that_nobody_reads_stops_neither_answers_nor_the_end(tmp_path):
         port = json.loads((tmp_path / "ready").read_text())["http_port"]
         for _ in range(20):
             assert run("healthcheck", "--http-port", port).returncode == 0
-        process.send_signal(signal.SIGHUP)
+        process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=START_SECONDS) == 0
     finally:
         process.kill()

@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import signal
+import ssl
 import subprocess
 import tempfile
 import time
@@ -43,10 +44,11 @@ def eventually(condition, what: str, seconds: float = SETTLE_SECONDS):
 class Daemon:
     """One running `kvasir serve`. Flags are given as keywords: kv_budget="8MiB" becomes --kv-budget 8MiB.
 
-    api_key is no flag: it is what the test itself asks with, where --api-key-file wants a key.
+    Two are no flags: api_key is what the test itself asks with, where --api-key-file wants a key, and trusted is the
+    file of the certificate that it trusts, where the daemon speaks TLS.
     """
 
-    def __init__(self, api_key: str | None = None, **flags):
+    def __init__(self, api_key: str | None = None, trusted: str | None = None, **flags):
         self.folder = tempfile.TemporaryDirectory(prefix="kvasir-e2e-")
         ready_file = os.path.join(self.folder.name, "ready.json")
         self.log_path = os.path.join(self.folder.name, "log")
@@ -69,19 +71,26 @@ class Daemon:
             self.process.wait()
             raise
         assert ready["pid"] == self.process.pid
+        self.exit_code = 0  # that stop() expects
         self.http_port, self.grpc_port = ready["http_port"], ready["grpc_port"]
-        self.url = f"http://127.0.0.1:{self.http_port}"
-        self.channel = grpc.insecure_channel(f"127.0.0.1:{self.grpc_port}")
+        self.trusted = trusted
+        self.url = f"{'https' if trusted else 'http'}://127.0.0.1:{self.http_port}"
+        self.channel = self.new_channel(use_local_subchannel_pool=0)
         self.stub = pb_grpc.InferenceStub(self.channel)
         authorization = {"authorization": f"Bearer {api_key}"} if api_key else {}
         self.metadata = list(authorization.items())
-        self.http = httpx.Client(base_url=self.url, timeout=120, headers=authorization)
+        verify = ssl.create_default_context(cafile=trusted) if trusted else True
+        self.http = httpx.Client(base_url=self.url, timeout=120, headers=authorization, verify=verify)
         self.context_tokens = self.status().context_tokens
 
     def new_channel(self, **options) -> grpc.Channel:
         """A connection of its own: channels with equal options share one."""
-        settings = [("grpc.use_local_subchannel_pool", 1)] + [("grpc." + k, v) for k, v in options.items()]
-        return grpc.insecure_channel(f"127.0.0.1:{self.grpc_port}", options=settings)
+        settings = [("grpc." + k, v) for k, v in ({"use_local_subchannel_pool": 1} | options).items()]
+        address = f"127.0.0.1:{self.grpc_port}"
+        if self.trusted is None:
+            return grpc.insecure_channel(address, options=settings)
+        credentials = grpc.ssl_channel_credentials(pathlib.Path(self.trusted).read_bytes())
+        return grpc.secure_channel(address, credentials, options=settings)
 
     def log(self) -> str:
         return pathlib.Path(self.log_path).read_text(errors="replace")
@@ -133,7 +142,7 @@ class Daemon:
         assert self.num_threads() <= num_threads + 16
 
     def stop(self):
-        """SIGTERM must end it cleanly: exit code 0, nothing from a sanitizer in the log."""
+        """SIGTERM must end it cleanly: the right exit code, nothing from a sanitizer in the log."""
         self.channel.close()
         self.http.close()
         try:
@@ -146,7 +155,7 @@ class Daemon:
                     self.process.wait()
                     raise AssertionError(f"no exit within 60 s of SIGTERM: {self.log()[-4000:]}") from None
             log = self.log()
-            assert self.process.returncode == 0, f"exit code {self.process.returncode}: {log[-4000:]}"
+            assert self.process.returncode == self.exit_code, f"exit code {self.process.returncode}: {log[-4000:]}"
             for mark in ("AddressSanitizer", "LeakSanitizer", "ThreadSanitizer", "runtime error:", "check failed"):
                 assert mark not in log, log[-8000:]
         finally:
