@@ -15,7 +15,7 @@
 #include "config/option_table.h"
 #include "engine/engine_thread.h"
 #include "server/generate_service.h"
-#include "server/http/unix_socket.h"
+#include "server/unix_socket.h"
 
 #include <CLI/CLI.hpp>
 #include <spdlog/spdlog.h>

@@ -6,7 +6,7 @@
 #include "server/grpc/health_service.h"
 #include "server/grpc/inference_service.h"
 #include "server/grpc/tls_credentials.h"
-#include "server/http/unix_socket.h"
+#include "server/unix_socket.h"
 
 #include <google/protobuf/stubs/logging.h>
 #include <grpc/grpc.h>

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "server/http/transport.h"
-#include "server/http/unix_socket.h"
+#include "server/unix_socket.h"
 
 #include <boost/asio/basic_socket_acceptor.hpp>
 #include <boost/asio/io_context.hpp>

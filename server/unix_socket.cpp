@@ -1,4 +1,4 @@
-#include "server/http/unix_socket.h"
+#include "server/unix_socket.h"
 
 #include <algorithm>
 #include <cerrno>
