@@ -65,6 +65,9 @@ Error no_room() {
 /// The line that ends a chunk's size may carry extensions, which Beast waits for without a bound of
 /// its own.
 constexpr std::size_t kMaxStuckBytes = 32U << 10U;
+/// What a body in chunks still has at least before its end, "0", CRLF, CRLF. Beast takes it for
+/// granted (by an assertion) once it has seen the first line of that.
+constexpr std::size_t kLeastChunkedBytes = 5;
 
 }  // namespace
 
@@ -148,7 +151,8 @@ RequestReader::Progress RequestReader::advance_head(std::string& inbox) {
 RequestReader::Progress RequestReader::advance_body(std::string& inbox) {
   auto& parser = body_->parser;
   std::size_t used = 0;
-  while (!parser.is_done() && used < inbox.size()) {
+  const std::size_t least_bytes = parser.chunked() ? kLeastChunkedBytes : 1;
+  while (!parser.is_done() && inbox.size() - used >= least_bytes) {
     boost::beast::error_code ec;
     const std::size_t n =
         parser.put(boost::asio::buffer(inbox.data() + used, inbox.size() - used), ec);
