@@ -10,7 +10,7 @@ cd "$(dirname "$0")/../.."
 FUZZ_SECONDS=${1:-60}
 shift || true
 TARGETS=("$@")
-[ ${#TARGETS[@]} -gt 0 ] || TARGETS=(gguf template stops)
+[ ${#TARGETS[@]} -gt 0 ] || TARGETS=(gguf http grpc template stops)
 FUZZ_SEED=${FUZZ_SEED:-1}
 WORK=build/fuzz-work
 # Without descriptor 3 the verdicts are shown.
