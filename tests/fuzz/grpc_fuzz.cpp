@@ -8,6 +8,7 @@
 #include "tests/fuzz/fuzz_input.h"
 #include "tests/fuzz/verdict.h"
 
+#include <google/protobuf/stubs/logging.h>
 #include <grpcpp/support/slice.h>
 
 #include <cmath>
@@ -115,6 +116,11 @@ class JsonForm {
 
 std::string shown(const Error& error) { return error.param + ": " + error.message; }
 
+template <typename T>
+std::string reason(const Result<T>& verdict) {
+  return verdict ? "accepted" : shown(verdict.error());
+}
+
 void check_same(const GenerateParams& a, const GenerateParams& b) {
   const SamplingParams& s = a.sampling;
   const SamplingParams& t = b.sampling;
@@ -150,9 +156,7 @@ void compare(const Fields& fields, const Read& read) {
   }
   const auto other = fuzz::judge(by_json->fields);
   require(verdict.has_value() == other.has_value(), "both doors give the same verdict",
-          verdict ? shown(other.error())
-          : other ? shown(verdict.error())
-                  : "");
+          reason(verdict) + " / " + reason(other));
   if (!verdict) {
     require(
         verdict.error().code == other.error().code && verdict.error().param == other.error().param,
@@ -177,6 +181,11 @@ void compare_result(const Result<Fields>& fields, const Read& read) {
 }
 
 }  // namespace
+
+extern "C" int LLVMFuzzerInitialize(int* /*argc*/, char*** /*argv*/) {
+  google::protobuf::SetLogHandler(nullptr);  // a line for each text that is not UTF-8
+  return 0;
+}
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   fuzz::ByteSource source(data, size);
