@@ -22,8 +22,10 @@
 
 #include <chrono>
 #include <csignal>
+#include <filesystem>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <unistd.h>
 
@@ -78,8 +80,15 @@ void check_ports(const config::LoadedOptions& loaded) {
 void check_sockets(const config::LoadedOptions& loaded) {
   const config::ServeOptions& options = loaded.options;
   const auto check = [&](const std::string& path, const char* option) {
-    if (!path.empty())
-      value_or_throw(server::clear_socket_path(path), config::origin_of(loaded, option));
+    if (path.empty()) return;
+    const std::string origin = config::origin_of(loaded, option);
+    const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+    std::error_code ignored;
+    if (!folder.empty() && !std::filesystem::is_directory(folder, ignored)) {
+      throw StartupError(origin + ": " + config::quoted(path) +
+                         " is in no folder; allowed: a socket in a folder that can be written");
+    }
+    value_or_throw(server::clear_socket_path(path), origin);
   };
   check(options.http_socket, "http-socket");
   check(options.grpc_socket, "grpc-socket");
