@@ -17,8 +17,13 @@ class Answer:
     stop_reason: object = None
 
 
-def float32_bits(value: float) -> int:
-    return struct.unpack("<I", struct.pack("<f", value))[0]
+def float32_bits(value: float | None) -> int | None:
+    return None if value is None else struct.unpack("<I", struct.pack("<f", value))[0]
+
+
+def logprob_of(entry) -> float | None:
+    """Of a TokenLogprob or PromptTokenLogprob: the very first token of a prompt has none."""
+    return entry.logprob if entry.HasField("logprob") else None
 
 
 _REASONS = {pb.FINISH_REASON_STOP: "stop", pb.FINISH_REASON_LENGTH: "length"}
@@ -30,7 +35,7 @@ def _stop_reason(choice):
 
 
 def of_grpc(response) -> list[Answer]:
-    return [Answer(tuple(c.token_ids), tuple(float32_bits(e.logprob) for e in c.logprobs), c.text,
+    return [Answer(tuple(c.token_ids), tuple(float32_bits(logprob_of(e)) for e in c.logprobs), c.text,
                    _REASONS.get(c.finish_reason), _stop_reason(c)) for c in response.choices]
 
 
