@@ -152,6 +152,20 @@ TEST_CASE("HttpServer: framing is judged before keys, keys before JSON", "[serve
   CHECK(broken.read_response().status == 501);
 }
 
+TEST_CASE("HttpServer: the key's tenant reaches the prefix cache", "[server]") {
+  KeyedServer keyed;
+  Client client(*keyed.server);
+  const std::string body = R"({"prompt":")" + std::string(40, 'x') + R"(","max_tokens":1})";
+  const auto cached = [&](const std::string& key) {
+    return ask(client, "POST", "/v1/completions", "Authorization: Bearer " + key + "\r\n", body)
+        .json()["usage"]["prompt_tokens_details"]["cached_tokens"]
+        .get<int>();
+  };
+  CHECK(cached("sk-one") == 0);
+  CHECK(cached("sk-one") > 0);
+  CHECK(cached("sk-two") == 0);
+}
+
 TEST_CASE("HttpServer: without CORS configured OPTIONS is a wrong method", "[server]") {
   TestServer server;
   Client client(server);

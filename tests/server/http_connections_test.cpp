@@ -84,6 +84,29 @@ TEST_CASE("HttpServer: a thousand idle connections leave a stream as it is", "[s
   CHECK(eventually([&] { return connections(control) == 2; }));
 }
 
+TEST_CASE("HttpServer: streams that nobody reads end, and one that is read is as it is alone",
+          "[server]") {
+  HttpOptions options;
+  options.write_timeout = 200ms;
+  TestServer server(options, 256, 512);
+  Client reading(server);
+  const std::string alone = text_of(events_of(reading.post("/v1/completions", kStream).body));
+  // Each is more than both ends' sockets hold, so that its last bytes are never taken.
+  const std::string unread =
+      R"({"prompt":"hello","max_tokens":200,"logprobs":20,"n":4,"stream":true})";
+  std::vector<std::unique_ptr<Client>> deaf;
+  for (int i = 0; i < 50; ++i) {
+    deaf.push_back(std::make_unique<Client>(server, 1024));
+    deaf.back()->send(post_bytes("/v1/completions", unread));
+  }
+  for (int i = 0; i < 5; ++i)
+    CHECK(text_of(events_of(reading.post("/v1/completions", kStream).body)) == alone);
+  CHECK(eventually([&] { return server.door->live_requests() == 0; }));
+  CHECK(eventually([&] { return server.is_idle(); }));
+  // None of them got all of its answer.
+  for (const auto& client : deaf) CHECK_THROWS(client->read_response());
+}
+
 TEST_CASE("HttpServer: at the limit the newest connection is turned away", "[server]") {
   TestServer server({.max_connections = 2});
   Client first(server);

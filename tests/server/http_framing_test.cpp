@@ -72,6 +72,13 @@ TEST_CASE("HttpServer: lines end with both of their bytes", "[server]") {
         "GET /livez http/1.1\r\nHost: x\r\n\r\n"}) {
     check_closed(server, bytes, 400);
   }
+  // At once: such a header would never end.
+  HttpOptions patient;
+  patient.header_timeout = std::chrono::hours(1);
+  TestServer waits(patient);
+  Client client(waits);
+  client.send("GET /livez HTTP/1.1\nHost: x\n\n");
+  CHECK(client.read_response().status == 400);
   // Line feeds of a body are the body's.
   const std::string body = "{\n\"prompt\":\n\"x\"\n}";
   check_goes_on(server, post_bytes("/tokenize", body), 200);
@@ -245,6 +252,7 @@ TEST_CASE("HttpServer: a connection is kept or closed as both sides say", "[serv
   CHECK(!closes("1.1", "Connection: keep-alive\r\n"));
   CHECK(closes("1.1", "Connection: close\r\n"));
   CHECK(closes("1.1", "Connection: x, Close\r\n"));
+  CHECK(closes("1.1", "Connection: close, x\r\nConnection: keep-alive\r\n"));
   CHECK(closes("1.1", "Connection: keep-alive\r\nConnection: close\r\n"));
   CHECK(closes("1.0", ""));
   CHECK(!closes("1.0", "Connection: Keep-Alive\r\n"));
