@@ -80,7 +80,9 @@ class Generation {
   /// Complete when done(); a running count before.
   [[nodiscard]] virtual Usage usage() const = 0;
   [[nodiscard]] virtual std::uint32_t num_choices() const = 0;
-  /// Token ids of each prompt (for return_token_ids), in prompt order.
+  /// The request asked for token ids (return_token_ids).
+  [[nodiscard]] virtual bool lists_token_ids() const = 0;
+  /// Token ids of each prompt, in prompt order.
   [[nodiscard]] virtual const std::vector<std::vector<TokenId>>& prompt_token_ids() const = 0;
   /// So many best tokens the answer lists beside each token of a prompt (prompt_logprobs); absent:
   /// it lists no prompt logprobs.

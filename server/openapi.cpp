@@ -48,10 +48,14 @@ OrderedJson good_answer(const ApiRoute& route) {
   if (route.streams) {
     content["text/event-stream"] = {
         {"schema",
-         {{"type", "string"},
-          {"description", "With \"stream\": true. Lines \"data: \" with one " +
-                              std::string(route.answer) +
-                              "Chunk each, blank lines between, \"data: [DONE]\" at the end."}}}};
+         {{"type", "object"},
+          {"description", "One event, with \"stream\": true."},
+          {"required", OrderedJson::array({"data"})},
+          {"properties",
+           {{"data",
+             {{"type", "string"},
+              {"description", "A " + std::string(route.answer) +
+                                  "Chunk or an Error as JSON; [DONE] at the end."}}}}}}}};
   }
   return {
       {"description", "Done."}, {"headers", answer_headers(200)}, {"content", std::move(content)}};

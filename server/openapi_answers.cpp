@@ -87,8 +87,26 @@ constexpr std::string_view kCompletions = R"json({
     "top_logprobs": {"type": "array", "items": {"anyOf": [{"type": "null"},
       {"type": "object", "additionalProperties": {"$ref": "#/components/schemas/Logprob"}}]}},
     "text_offset": {"type": "array", "items": {"type": "integer", "minimum": 0}}}},
-"CompletionChunk": {"type": "object", "required": ["id", "object", "created", "model", "choices"],
-  "description": "As Completion, with what came since the last chunk; finish_reason is null until a choice's last."}
+"CompletionChunk": {"type": "object",
+  "required": ["id", "object", "created", "model", "system_fingerprint", "choices"],
+  "description": "What came since the last chunk; of no choice where it brings the usage.",
+  "properties": {
+    "id": {"type": "string", "pattern": "^cmpl-"},
+    "object": {"const": "text_completion"},
+    "created": {"type": "integer"},
+    "model": {"type": "string"},
+    "system_fingerprint": {"type": "string"},
+    "choices": {"type": "array", "items": {"type": "object", "required": ["index", "text", "logprobs", "finish_reason"],
+      "properties": {
+        "index": {"type": "integer", "minimum": 0},
+        "text": {"type": "string"},
+        "logprobs": {"anyOf": [{"type": "null"}, {"$ref": "#/components/schemas/CompletionLogprobs"}]},
+        "finish_reason": {"enum": ["stop", "length", null], "description": "null until a choice's last chunk."},
+        "stop_reason": {"$ref": "#/components/schemas/StopReason"},
+        "token_ids": {"$ref": "#/components/schemas/TokenIds"},
+        "prompt_token_ids": {"$ref": "#/components/schemas/TokenIds"},
+        "prompt_logprobs": {"$ref": "#/components/schemas/PromptLogprobs"}}}},
+    "usage": {"anyOf": [{"type": "null"}, {"$ref": "#/components/schemas/Usage"}]}}}
 })json";
 
 constexpr std::string_view kChat = R"json({
@@ -127,8 +145,27 @@ constexpr std::string_view kChat = R"json({
     "token": {"type": "string"},
     "logprob": {"$ref": "#/components/schemas/Logprob"},
     "bytes": {"type": ["array", "null"], "items": {"type": "integer", "minimum": 0, "maximum": 255}}}},
-"ChatCompletionChunk": {"type": "object", "required": ["id", "object", "created", "model", "choices"],
-  "description": "As ChatCompletion, with a delta in place of the message; finish_reason is null until a choice's last."}
+"ChatCompletionChunk": {"type": "object",
+  "required": ["id", "object", "created", "model", "system_fingerprint", "choices"],
+  "description": "What came since the last chunk; of no choice where it brings the usage.",
+  "properties": {
+    "id": {"type": "string", "pattern": "^chatcmpl-"},
+    "object": {"const": "chat.completion.chunk"},
+    "created": {"type": "integer"},
+    "model": {"type": "string"},
+    "system_fingerprint": {"type": "string"},
+    "choices": {"type": "array", "items": {"type": "object", "required": ["index", "delta", "logprobs", "finish_reason"],
+      "properties": {
+        "index": {"type": "integer", "minimum": 0},
+        "delta": {"type": "object",
+          "properties": {"role": {"const": "assistant"}, "content": {"type": "string"}}},
+        "logprobs": {"anyOf": [{"type": "null"}, {"$ref": "#/components/schemas/ChatLogprobs"}]},
+        "finish_reason": {"enum": ["stop", "length", null], "description": "null until a choice's last chunk."},
+        "stop_reason": {"$ref": "#/components/schemas/StopReason"},
+        "token_ids": {"$ref": "#/components/schemas/TokenIds"}}}},
+    "prompt_token_ids": {"$ref": "#/components/schemas/TokenIds"},
+    "prompt_logprobs": {"$ref": "#/components/schemas/PromptLogprobs"},
+    "usage": {"anyOf": [{"type": "null"}, {"$ref": "#/components/schemas/Usage"}]}}}
 })json";
 
 constexpr std::string_view kOthers = R"json({

@@ -129,6 +129,15 @@ OrderedJson field_schema(const FieldRow& row, const ValidationBounds& bounds) {
   return schema;
 }
 
+/// /tokenize takes a prompt or messages, and null is absent.
+OrderedJson one_input() {
+  const auto given = [](const char* name, const char* type) {
+    return OrderedJson{{"required", OrderedJson::array({name})},
+                       {"properties", {{name, {{"type", type}}}}}};
+  };
+  return OrderedJson::array({given("prompt", "string"), given("messages", "array")});
+}
+
 }  // namespace
 
 OrderedJson request_schema(FieldUsers user, const ValidationBounds& bounds) {
@@ -146,6 +155,7 @@ OrderedJson request_schema(FieldUsers user, const ValidationBounds& bounds) {
   }
   OrderedJson schema{{"type", "object"}, {"properties", std::move(properties)}};
   if (!required.empty()) schema["required"] = std::move(required);
+  if (user == kOfTokenize) schema["oneOf"] = one_input();
   return schema;
 }
 

@@ -177,6 +177,7 @@ RunningGeneration::RunningGeneration(const text::Tokenizer& tokenizer,
   for (Choice& choice : choices) {
     KVASIR_CHECK(choice.prompt_index < prompts_.size(),
                  choice.prompt_index << " of " << prompts_.size());
+    lists_token_ids_ = choice.rules.token_ids;  // all choices have one request's rules
     choices_.push_back(ChoiceState{.sequence = choice.sequence,
                                    .prompt_index = choice.prompt_index,
                                    .assembler = StreamAssembler(tokenizer, std::move(choice.rules)),

@@ -58,6 +58,7 @@ class RunningGeneration final : public Generation {
   [[nodiscard]] bool done() const override;
   [[nodiscard]] Usage usage() const override;
   [[nodiscard]] std::uint32_t num_choices() const override;
+  [[nodiscard]] bool lists_token_ids() const override { return lists_token_ids_; }
   [[nodiscard]] const std::vector<std::vector<TokenId>>& prompt_token_ids() const override {
     return prompts_;
   }
@@ -90,6 +91,7 @@ class RunningGeneration final : public Generation {
   PromptRules prompt_rules_;
   std::vector<PromptAnswer> prompt_answers_;  // [prompts]
   std::vector<ChoiceState> choices_;
+  bool lists_token_ids_ = false;
   CancelFunction cancel_;
   std::shared_ptr<EventQueue> queue_;
   std::uint32_t unfinished_ = 0;

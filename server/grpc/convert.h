@@ -35,9 +35,11 @@ void fill_head(const AnswerHead& head, Message& message) {
   message.set_system_fingerprint(head.system_fingerprint);
 }
 
+/// Nothing where the request wants no ids.
 template <typename Message>
-void fill_prompt_token_ids(const std::vector<std::vector<TokenId>>& prompts, Message& message) {
-  for (const std::vector<TokenId>& prompt : prompts) {
+void fill_prompt_token_ids(const Generation& generation, Message& message) {
+  if (!generation.lists_token_ids()) return;
+  for (const std::vector<TokenId>& prompt : generation.prompt_token_ids()) {
     v1::TokenIds* ids = message.add_prompt_token_ids();
     for (const TokenId token : prompt) ids->add_ids(token);
   }

@@ -143,9 +143,8 @@ class UnaryGenerateCall final : public GenerateCall, public grpc::ServerUnaryRea
   }
 
   void finish_complete(const Generation& generation) override {
-    const auto& prompts = generation.prompt_token_ids();
-    fill_prompt_token_ids(prompts, response_);
-    for (std::uint32_t i = 0; i < prompts.size(); ++i)
+    fill_prompt_token_ids(generation, response_);
+    for (std::uint32_t i = 0; i < generation.prompt_token_ids().size(); ++i)
       add_prompt_logprobs(generation, i, response_);
     fill_usage(generation.usage(), *response_.mutable_usage());
     out_ = serialize_message(response_);
@@ -214,8 +213,7 @@ class StreamGenerateCall final : public GenerateCall,
   Chunk next_chunk(const Generation& generation) {
     Chunk chunk;
     fill_head(head_, chunk);
-    if (!std::exchange(first_sent_, true))
-      fill_prompt_token_ids(generation.prompt_token_ids(), chunk);
+    if (!std::exchange(first_sent_, true)) fill_prompt_token_ids(generation, chunk);
     return chunk;
   }
 

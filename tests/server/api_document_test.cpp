@@ -109,6 +109,12 @@ TEST_CASE("openapi: a body's schema has every row, with its range and default", 
   CHECK(completion["n"]["maximum"] == 128);
   CHECK(completion["repetition_penalty"]["minimum"] > 0.0);
   CHECK(completion["stop_token_ids"]["items"]["maximum"] == 299);
+  CHECK(completion["cache_salt"]["minLength"] == 1);
+  CHECK(completion["cache_salt"]["maxLength"] == 1024);
+  CHECK(completion["stop"]["anyOf"][1]["maxItems"] == 16);
+  CHECK(completion["stop"]["anyOf"][1]["items"]["maxLength"] == 256);
+  CHECK(completion["logit_bias"]["additionalProperties"]["minimum"] == -100.0);
+  CHECK(completion["max_tokens"]["type"] == json::array({"integer", "null"}));
   CHECK(completion["best_of"]["enum"] == json::array({1, nullptr}));
   CHECK(properties("/v1/chat/completions")["messages"]["maxItems"] == 2048);
 }
