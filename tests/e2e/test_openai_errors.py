@@ -78,7 +78,7 @@ def test_a_wrong_key_raises_authentication_error(start_daemon, tmp_path):
     keys = tmp_path / "keys"
     keys.write_text("# who may ask\nsk-right\n")
     daemon = start_daemon(api_key="sk-right", api_key_file=keys)
-    for options in ({"api_key": "sk-wrong"}, {"api_key": ""}):
+    for options in ({"api_key": "sk-wrong"}, {"api_key": "sk-right-and-more"}):
         with Counted(daemon, **options) as counted:
             for call in (lambda c: c.models.list(),
                          lambda c: c.chat.completions.create(model="smollm2", messages=MESSAGES, stream=True)):
