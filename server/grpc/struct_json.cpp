@@ -63,6 +63,12 @@ json json_of(const Value& value, BadNumber& bad) {
 }  // namespace
 
 Result<std::string> json_text(const Struct& object, const std::string& param) {
+  if (const std::size_t bytes = object.ByteSizeLong(); bytes > kMaxStructBytes) {
+    return fail(ErrorCode::kInvalidValue,
+                param + " must be an object of at most " + std::to_string(kMaxStructBytes) +
+                    " bytes, not one of " + std::to_string(bytes),
+                param);
+  }
   BadNumber bad;
   const json value = json_of(object, bad);
   if (bad) {

@@ -4,6 +4,7 @@
 #include "server/grpc/request_message.h"
 
 #include "server/field_table.h"
+#include "server/grpc/struct_json.h"
 #include "server/http/request_json.h"
 #include "server/validate.h"
 #include "tests/support/catch.h"
@@ -144,6 +145,17 @@ TEST_CASE("request_message: template variables are the JSON that REST is sent", 
       json::parse(R"({"messages":[{"role":"user","content":"x"}],"chat_template_kwargs":)"
                   R"({"f":{"x":1e300},"e":"\"é","d":[1.5],"c":null,"b":2,"a":true}})");
   CHECK(kwargs_of(request) == read_chat(rest_body, kLimits)->fields.template_kwargs);
+}
+
+TEST_CASE("request_message: template variables of very many small values are not looked at",
+          "[server]") {
+  v1::ChatRequest request = chat_request();
+  google::protobuf::ListValue* list = variable(request, "many").mutable_list_value();
+  for (std::size_t i = 0; i < kMaxStructBytes; ++i) list->add_values();
+  const auto fields = chat_fields(request);
+  REQUIRE_FALSE(fields.has_value());
+  CHECK(fields.error().param == "chat_template_kwargs");
+  CHECK(fields.error().message.find("at most 1048576 bytes") != std::string::npos);
 }
 
 TEST_CASE("request_message: numbers that JSON cannot say are no template variables", "[server]") {
