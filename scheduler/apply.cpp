@@ -93,7 +93,8 @@ void preempt(const StepPlan& plan, SchedulerState& state, kvcache::KvCacheManage
 void count_admission(const Admission& admission, Sequence& sequence, Totals& totals,
                      TimePoint now) {
   if (!admission.fork_of) {
-    totals.prefix_query_tokens += sequence.num_tokens();
+    // One with rows to score asks the cache for nothing.
+  if (!sequence.has_rows_to_score()) totals.prefix_query_tokens += sequence.num_tokens();
     totals.prefix_hit_tokens += admission.cached_tokens;
   }
   if (sequence.first_admitted_at) return;

@@ -86,6 +86,15 @@ bool wants_engine(const engine::Submit& submission) {
   return submission.request.stop.max_tokens > 0 || submission.request.prompt_logprobs.has_value();
 }
 
+/// Logprobs of generated tokens that an answer may come to show.
+std::uint64_t generated_entries(const GenerateParams& params,
+                                const std::vector<std::uint32_t>& max_tokens) {
+  if (!params.top_logprobs) return 0;
+  std::uint64_t tokens = 0;
+  for (const std::uint32_t of_prompt : max_tokens) tokens += of_prompt;
+  return tokens * params.num_choices * (std::uint64_t{1} + *params.top_logprobs);
+}
+
 /// A call on its way to the engine.
 struct Call {
   Operation operation{};
@@ -210,7 +219,8 @@ Result<std::shared_ptr<Generation>> GenerateService::Impl::complete(const Comple
     max_tokens.push_back(*limit);
   }
   PromptRules rules = prompt_rules(*params);
-  if (auto ok = check_prompt_logprobs(rules, prompts, params->num_choices, /*listed_once=*/false);
+  if (auto ok = check_prompt_logprobs(rules, prompts, params->num_choices, /*listed_once=*/false,
+                                      generated_entries(*params, max_tokens));
       !ok) {
     return tl::unexpected<Error>(ok.error());
   }
@@ -218,6 +228,8 @@ Result<std::shared_ptr<Generation>> GenerateService::Impl::complete(const Comple
     rules.echo.push_back(
         echo_text(fields.prompts[i], prompts[i], tokenizer, params->skip_special_tokens));
   }
+  if (auto ok = check_echo(rules, params->num_choices, limits.rendered_bytes); !ok)
+    return tl::unexpected<Error>(ok.error());
   return start(std::move(prompts), std::move(rules), max_tokens, call, std::move(wake));
 }
 
@@ -248,7 +260,8 @@ Result<std::shared_ptr<Generation>> GenerateService::Impl::chat(const ChatFields
   std::vector<std::vector<TokenId>> prompts;
   prompts.push_back(std::move(*prompt));
   PromptRules rules = prompt_rules(*params);
-  if (auto ok = check_prompt_logprobs(rules, prompts, params->num_choices, /*listed_once=*/true);
+  if (auto ok = check_prompt_logprobs(rules, prompts, params->num_choices, /*listed_once=*/true,
+                                      generated_entries(*params, {*limit}));
       !ok) {
     return tl::unexpected<Error>(ok.error());
   }

@@ -52,21 +52,35 @@ EchoText echo_text(const PromptInput& prompt, const std::vector<TokenId>& tokens
 
 Result<void> check_prompt_logprobs(const PromptRules& rules,
                                    const std::vector<std::vector<TokenId>>& prompts,
-                                   std::uint32_t choices_per_prompt, bool listed_once) {
+                                   std::uint32_t choices_per_prompt, bool listed_once,
+                                   std::uint64_t generated_entries) {
+  if (!rules.wants_logprobs()) return {};
   std::uint64_t tokens = 0;
   for (const std::vector<TokenId>& prompt : prompts) tokens += prompt.size();
   std::uint64_t per_token = 0;
   if (rules.echo_top) per_token += choices_per_prompt * (std::uint64_t{1} + *rules.echo_top);
   if (rules.listed_top)
     per_token += (listed_once ? 1 : choices_per_prompt) * (std::uint64_t{1} + *rules.listed_top);
-  if (tokens * per_token <= kMaxLogprobEntries) return {};
+  const std::uint64_t entries = tokens * per_token + generated_entries;
+  if (entries <= kMaxLogprobEntries) return {};
   const std::string param = rules.listed_top ? "prompt_logprobs" : "logprobs";
   return fail(ErrorCode::kInvalidValue,
               param + " of " + std::to_string(tokens) +
-                  " prompt tokens in all choices together are " +
-                  std::to_string(tokens * per_token) + ", more than " +
-                  std::to_string(kMaxLogprobEntries) + " in one answer",
+                  " prompt tokens and of the generated ones, in all choices together, are " +
+                  std::to_string(entries) + ", more than " + std::to_string(kMaxLogprobEntries) +
+                  " in one answer",
               param);
+}
+
+Result<void> check_echo(const PromptRules& rules, std::uint32_t choices_per_prompt,
+                        std::uint64_t max_bytes) {
+  std::uint64_t bytes = 0;
+  for (const EchoText& echo : rules.echo) bytes += echo.text.size() * choices_per_prompt;
+  if (bytes <= max_bytes) return {};
+  return fail(ErrorCode::kInvalidValue,
+              "echo of all prompts in all choices comes to " + std::to_string(bytes) +
+                  " bytes, more than " + std::to_string(max_bytes) + " in one answer",
+              "echo");
 }
 
 PromptAnswer::PromptAnswer(const text::Tokenizer& tokenizer, std::span<const TokenId> tokens,

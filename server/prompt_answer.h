@@ -47,13 +47,17 @@ struct PromptRules {
 /// A prompt's text as echo shows it: that of token ids is what they decode to.
 [[nodiscard]] EchoText echo_text(const PromptInput& prompt, const std::vector<TokenId>& tokens,
                                  const text::Tokenizer& tokenizer, bool skip_special_tokens);
-/// All logprobs of prompts that an answer shows are kept until it is sent, so their number is
-/// bounded (kMaxLogprobEntries). Each choice shows them, or, with `listed_once`, the whole answer.
-/// Errors: kInvalidValue.
+/// All logprobs that an answer shows are kept until it is sent, so their number is bounded
+/// (kMaxLogprobEntries): those of prompts, which each choice shows or, with `listed_once`, the
+/// whole answer, and `generated_entries`. Errors: kInvalidValue.
 [[nodiscard]] Result<void> check_prompt_logprobs(const PromptRules& rules,
                                                  const std::vector<std::vector<TokenId>>& prompts,
-                                                 std::uint32_t choices_per_prompt,
-                                                 bool listed_once);
+                                                 std::uint32_t choices_per_prompt, bool listed_once,
+                                                 std::uint64_t generated_entries);
+/// Every choice has the text of its prompt in it. Errors: kInvalidValue when they come to more than
+/// `max_bytes` together.
+[[nodiscard]] Result<void> check_echo(const PromptRules& rules, std::uint32_t choices_per_prompt,
+                                      std::uint64_t max_bytes);
 
 class PromptAnswer {
  public:

@@ -216,6 +216,24 @@ std::string prompt_of_chat(const AnswerShape& shape, const Generation& generatio
   return out;
 }
 
+constexpr std::size_t kBytesPerLogprob = 80;  // about, of a short token in chat's form
+
+/// About what one prompt's list of logprobs takes; 0 when none is wanted.
+std::size_t listed_prompt_bytes(const Generation& generation, std::size_t prompt) {
+  const std::optional<std::uint32_t> top = generation.listed_prompt_top();
+  if (!top) return 0;
+  return generation.prompt_token_ids()[prompt].size() * (1 + *top) * kBytesPerLogprob;
+}
+
+/// About what is made of a delta.
+std::size_t delta_bytes(const ChoiceDelta& delta) {
+  constexpr std::size_t kBytesPerTokenId = 6;
+  std::size_t bytes = delta.text.size() + delta.token_ids.size() * kBytesPerTokenId;
+  for (const LogprobEntry& entry : delta.logprobs)
+    bytes += (1 + entry.top.size()) * kBytesPerLogprob;
+  return bytes;
+}
+
 std::string_view stream_object(Endpoint endpoint) {
   return endpoint == Endpoint::kChat ? "chat.completion.chunk" : "text_completion";
 }
@@ -292,6 +310,17 @@ StreamAnswer::StreamAnswer(AnswerShape shape, std::uint32_t num_choices)
     : shape_(std::move(shape)),
       prefix_(std::string(kDataPrefix) + answer_prefix(shape_, stream_object(shape_.endpoint))),
       choices_(num_choices) {}
+
+std::size_t StreamAnswer::estimated_bytes(const std::vector<ChoiceDelta>& deltas,
+                                          const Generation& generation) const {
+  std::size_t bytes = 0;
+  for (const ChoiceDelta& delta : deltas) {
+    bytes += delta_bytes(delta);
+    if (!choices_.at(delta.choice_index).began)  // the prompt's list comes with the first event
+      bytes += listed_prompt_bytes(generation, delta.choice_index / shape_.choices_per_prompt);
+  }
+  return bytes;
+}
 
 std::string StreamAnswer::events(const std::vector<ChoiceDelta>& deltas,
                                  const Generation& generation) {
@@ -398,21 +427,11 @@ void WholeAnswer::add(std::vector<ChoiceDelta> deltas) {
 }
 
 std::size_t WholeAnswer::estimated_bytes(const Generation& generation) const {
-  constexpr std::size_t kBytesPerLogprob = 80;  // of a short token, in chat's form
-  constexpr std::size_t kBytesPerTokenId = 6;
   std::size_t bytes = 0;
-  if (generation.listed_prompt_top()) {
-    const std::size_t num_lists =
-        shape_.endpoint == Endpoint::kChat ? 1 : shape_.choices_per_prompt;
-    for (const std::vector<TokenId>& prompt : generation.prompt_token_ids()) {
-      bytes += num_lists * prompt.size() * (1 + *generation.listed_prompt_top()) * kBytesPerLogprob;
-    }
-  }
-  for (const ChoiceDelta& choice : choices_) {
-    bytes += choice.text.size() + choice.token_ids.size() * kBytesPerTokenId;
-    for (const LogprobEntry& entry : choice.logprobs)
-      bytes += (1 + entry.top.size()) * kBytesPerLogprob;
-  }
+  const std::size_t num_lists = shape_.endpoint == Endpoint::kChat ? 1 : shape_.choices_per_prompt;
+  for (std::size_t p = 0; p < generation.prompt_token_ids().size(); ++p)
+    bytes += num_lists * listed_prompt_bytes(generation, p);
+  for (const ChoiceDelta& choice : choices_) bytes += delta_bytes(choice);
   return bytes;
 }
 

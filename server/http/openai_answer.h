@@ -66,6 +66,9 @@ class LogprobWriter {
 class StreamAnswer {
  public:
   StreamAnswer(AnswerShape shape, std::uint32_t num_choices);
+  /// About what events() will take.
+  [[nodiscard]] std::size_t estimated_bytes(const std::vector<ChoiceDelta>& deltas,
+                                            const Generation& generation) const;
   /// The events of what one poll returned (none of it an error).
   [[nodiscard]] std::string events(const std::vector<ChoiceDelta>& deltas,
                                    const Generation& generation);

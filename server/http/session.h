@@ -99,6 +99,8 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
   void on_outcome(PostOutcome outcome);
   void pump();
   void pump_stream(std::vector<ChoiceDelta> deltas);
+  void build_events(std::vector<ChoiceDelta> deltas, bool done);
+  void send_events(std::string events, bool done);
   void pump_whole(std::vector<ChoiceDelta> deltas);
   void build_whole();
   void fail_answer(const Error& error);
@@ -142,9 +144,10 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
   bool write_in_flight_ = false;
 
   std::shared_ptr<Generation> generation_;
-  std::optional<StreamAnswer> stream_;
+  std::shared_ptr<StreamAnswer> stream_;  // a work thread may have it while building_
   std::optional<WholeAnswer> whole_;
   bool stream_head_sent_ = false;
+  bool building_ = false;  // events are being put together elsewhere
 
   Deadline read_deadline_;
   Deadline write_deadline_;

@@ -28,6 +28,17 @@ Response whole_response(const WholeAnswer& answer, const Generation& generation)
   }
 }
 
+/// Never throws, for the same reason.
+Result<std::string> stream_events(StreamAnswer& answer, const std::vector<ChoiceDelta>& deltas,
+                                  const Generation& generation) {
+  try {
+    return answer.events(deltas, generation);
+  } catch (const std::exception& failure) {
+    spdlog::error("events could not be put together: {}", failure.what());
+    return fail(ErrorCode::kInternal, failure.what());
+  }
+}
+
 }  // namespace
 
 void HttpSession::dispatch() {
@@ -73,7 +84,7 @@ void HttpSession::on_outcome(PostOutcome outcome) {
   auto& started = std::get<StartedAnswer>(outcome);
   generation_ = std::move(started.generation);
   if (started.stream) {
-    stream_.emplace(std::move(started.shape), generation_->num_choices());
+    stream_ = std::make_shared<StreamAnswer>(std::move(started.shape), generation_->num_choices());
     arm_ping();
   } else {
     whole_.emplace(std::move(started.shape), generation_->num_choices());
@@ -84,7 +95,7 @@ void HttpSession::on_outcome(PostOutcome outcome) {
 /// Sends what became ready. While a write is in flight nothing is polled: the queue of the
 /// generation is the bound for a client that reads slowly.
 void HttpSession::pump() {
-  if (phase_ != Phase::kWorking || !generation_ || write_in_flight_) return;
+  if (phase_ != Phase::kWorking || !generation_ || write_in_flight_ || building_) return;
   std::vector<ChoiceDelta> deltas = generation_->poll();
   for (const ChoiceDelta& delta : deltas) {
     if (delta.error) return fail_answer(*delta.error);
@@ -98,8 +109,39 @@ void HttpSession::pump() {
 }
 
 void HttpSession::pump_stream(std::vector<ChoiceDelta> deltas) {
-  std::string events = stream_->events(deltas, *generation_);
   const bool done = generation_->done();
+  if (stream_->estimated_bytes(deltas, *generation_) >= kLargeAnswerBytes)
+    return build_events(std::move(deltas), done);
+  send_events(stream_->events(deltas, *generation_), done);
+}
+
+/// Events of a long prompt's logprobs are put together by a work thread, during which nothing is
+/// polled: the generation and the answer stand still for it.
+void HttpSession::build_events(std::vector<ChoiceDelta> deltas, bool done) {
+  building_ = true;
+  auto shared = std::make_shared<const std::vector<ChoiceDelta>>(std::move(deltas));
+  asio::post(shared_.work, [self = shared_from_this(), deltas = std::move(shared), answer = stream_,
+                            generation = generation_, done]() mutable {
+    if (self->gone_.load()) return;
+    auto events =
+        std::make_shared<Result<std::string>>(stream_events(*answer, *deltas, *generation));
+    deltas.reset();
+    answer.reset();
+    generation.reset();
+    const auto executor = self->executor();
+    asio::post(executor, [self = std::move(self), events = std::move(events), done] {
+      self->building_ = false;
+      if (self->phase_ != Phase::kWorking) return;
+      self->guarded([&] {
+        if (!*events) return self->fail_answer(events->error());
+        self->send_events(**events, done);
+        self->pump();  // what became ready meanwhile, where nothing was sent
+      });
+    });
+  });
+}
+
+void HttpSession::send_events(std::string events, bool done) {
   if (done) events += stream_->end(generation_->usage());
   if (events.empty()) return;
   if (done) {
@@ -173,7 +215,7 @@ void HttpSession::arm_ping() {
 
 void HttpSession::on_ping() {
   if (phase_ != Phase::kWorking || !stream_) return;
-  if (!write_in_flight_) send_event_bytes(": ping\n\n");
+  if (!write_in_flight_ && !building_) send_event_bytes(": ping\n\n");
   arm_ping();
 }
 

@@ -268,12 +268,38 @@ TEST_CASE("Prompt logprobs: a chat lists them once, beside its choices", "[serve
   }
 }
 
+TEST_CASE("Echo: the text of all choices together is bounded", "[server][echo]") {
+  PromptRules rules;
+  CHECK(check_echo(rules, 128, 0));
+  rules.echo = {{.text = "four"}, {.text = "six..."}};
+  CHECK(check_echo(rules, 3, 30));
+  const auto refused = check_echo(rules, 3, 29);
+  REQUIRE(!refused);
+  CHECK(refused.error().param == "echo");
+  CHECK(refused.error().code == ErrorCode::kInvalidValue);
+}
+
+TEST_CASE("Echo: events too large for the network's thread are what the whole answer is",
+          "[server][echo]") {
+  TestServer server({}, 64, 128);
+  Client client(server);
+  json body = {{"prompt", std::vector<std::vector<int>>(2, std::vector<int>(200, 'x'))},
+               {"n", 8},
+               {"max_tokens", 3},
+               {"echo", true},
+               {"logprobs", 5},
+               {"prompt_logprobs", 3},
+               {"seed", 5}};
+  const json whole = complete_both_ways(client, body);
+  CHECK(whole.dump().size() > 256U << 10U);
+}
+
 TEST_CASE("Prompt logprobs: more than an answer may hold are refused beforehand",
           "[server][echo]") {
   const auto param_of = [](const PromptRules& rules, std::size_t tokens, std::uint32_t choices,
-                           bool listed_once) {
+                           bool listed_once, std::uint64_t generated = 0) {
     const std::vector<std::vector<TokenId>> prompts(2, std::vector<TokenId>(tokens, 'x'));
-    const auto checked = check_prompt_logprobs(rules, prompts, choices, listed_once);
+    const auto checked = check_prompt_logprobs(rules, prompts, choices, listed_once, generated);
     return checked ? std::string() : checked.error().param;
   };
   PromptRules listed;
@@ -291,6 +317,10 @@ TEST_CASE("Prompt logprobs: more than an answer may hold are refused beforehand"
   CHECK(param_of(echoed, 1U << 14U, 1, false).empty());
   CHECK(param_of(echoed, 1U << 15U, 1, false) == "prompt_logprobs");
   CHECK(param_of({}, 1U << 20U, 128, false).empty());
+  // Those of generated tokens are in the same answer.
+  CHECK(param_of(listed, (1U << 15U) - 1, 1, false, 32).empty());
+  CHECK(param_of(listed, (1U << 15U) - 1, 1, false, 33) == "prompt_logprobs");
+  CHECK(param_of({}, 1, 1, false, 1U << 21U).empty());  // the validator's alone
 
   TestServer server({}, 64, 128);
   Client client(server);
