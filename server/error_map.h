@@ -1,8 +1,8 @@
 // ErrorCode to HTTP status, OpenAI type and code, and gRPC status number: one table for both doors.
 #pragma once
 
-#include "core/step_plan.h"
 #include "core/result.h"
+#include "core/step_plan.h"
 
 #include <optional>
 #include <string_view>

@@ -7,7 +7,8 @@
 
 namespace kvasir::server {
 
-/// Length of the well-formed character that `bytes` starts with (1..4), or 0 if it starts with none.
+/// Length of the well-formed character that `bytes` starts with (1..4), or 0 if it starts with
+/// none.
 [[nodiscard]] std::size_t utf8_character_bytes(std::string_view bytes);
 /// Well-formed as a whole (Unicode 15, table 3-7).
 [[nodiscard]] bool is_utf8(std::string_view text);

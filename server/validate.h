@@ -18,7 +18,8 @@
 namespace kvasir::server {
 
 /// Logprobs of one request: choices x max_tokens x (1 + top_logprobs), and with those of prompts
-/// (prompt_answer.h). An entry is some 80 bytes as JSON, so that the largest answer is below 100 MiB.
+/// (prompt_answer.h). An entry is some 80 bytes as JSON, so that the largest answer is below 100
+/// MiB.
 inline constexpr std::uint64_t kMaxLogprobEntries = 1U << 20U;
 
 /// A request whose fields are in range. `sampling.seed` and the token limits that depend on the

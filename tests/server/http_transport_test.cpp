@@ -1,7 +1,7 @@
 // The same door over TLS and a Unix socket: what it says, who is let in, and that clients which
 // leave, stall or speak something else are dealt with as over plain TCP.
-#include "server/unix_socket.h"
 #include "server/tls_identity.h"
+#include "server/unix_socket.h"
 #include "tests/server/test_server.h"
 #include "tests/support/catch.h"
 #include "tests/support/temporary_folder.h"
