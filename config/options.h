@@ -59,9 +59,9 @@ struct ServeOptions {
   std::uint32_t max_stop_bytes = 256;
   std::uint64_t max_template_steps = 1'000'000;
   std::uint64_t max_rendered_bytes = 32ULL << 20U;
-  std::string chat_template_kwargs;      // names that requests may set, with commas between
-  bool tokenizer_info = false;           // GET /tokenizer_info
-  std::string ready_file;                // empty: none
+  std::string chat_template_kwargs;  // names that requests may set, with commas between
+  bool tokenizer_info = false;       // GET /tokenizer_info
+  std::string ready_file;            // empty: none
   std::string log_level = "info";
   std::string log_format = "text";  // text, json
 };

@@ -94,7 +94,7 @@ void count_admission(const Admission& admission, Sequence& sequence, Totals& tot
                      TimePoint now) {
   if (!admission.fork_of) {
     // One with rows to score asks the cache for nothing.
-  if (!sequence.has_rows_to_score()) totals.prefix_query_tokens += sequence.num_tokens();
+    if (!sequence.has_rows_to_score()) totals.prefix_query_tokens += sequence.num_tokens();
     totals.prefix_hit_tokens += admission.cached_tokens;
   }
   if (sequence.first_admitted_at) return;
