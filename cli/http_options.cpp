@@ -3,6 +3,7 @@
 #include "cli/build_info.h"
 #include "server/utf8.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <optional>
@@ -46,6 +47,9 @@ server::HttpOptions http_options(const config::ServeOptions& options, const Engi
   http.num_threads = options.http_threads;
   http.max_connections = options.max_connections;
   http.max_body_bytes = options.max_body_bytes;
+  // The longest body alone always fits, though its string may have grown to twice its bytes.
+  http.max_waiting_body_bytes = std::max<std::uint64_t>(http.max_waiting_body_bytes,
+                                                        2 * options.max_body_bytes + (1ULL << 20U));
   http.max_header_bytes = static_cast<std::uint32_t>(options.max_header_bytes);
   http.max_uri_bytes = static_cast<std::uint32_t>(options.max_uri_bytes);
   http.max_header_fields = options.max_header_fields;

@@ -57,6 +57,28 @@ void drain(EngineStack& stack, server::GenerateService& service, Doors& doors,
   }
 }
 
+void check_metrics_listener(const config::LoadedOptions& loaded) {
+  const config::ServeOptions& options = loaded.options;
+  if (options.metrics_port == 0) {
+    if (options.metrics_host.empty()) return;
+    throw StartupError(config::origin_of(loaded, "metrics-host") + ": " +
+                       config::quoted(options.metrics_host) +
+                       " is set without --metrics-port; allowed: both, or neither");
+  }
+  const bool own_host = !options.metrics_host.empty();
+  check_listen({.host = own_host ? options.metrics_host : options.host,
+                .host_origin = config::origin_of(loaded, own_host ? "metrics-host" : "host"),
+                .port = options.metrics_port,
+                .port_origin = config::origin_of(loaded, "metrics-port")});
+  for (const auto& [port, option] :
+       {std::pair{options.http_port, "http-port"}, std::pair{options.grpc_port, "grpc-port"}}) {
+    if (port != options.metrics_port) continue;
+    throw StartupError(config::origin_of(loaded, "metrics-port") + ": " + std::to_string(port) +
+                       " is another door's port already (" + config::origin_of(loaded, option) +
+                       "); allowed: another port");
+  }
+}
+
 void check_ports(const config::LoadedOptions& loaded) {
   const config::ServeOptions& options = loaded.options;
   const auto check = [&](std::uint32_t port, const char* option) {
@@ -66,6 +88,7 @@ void check_ports(const config::LoadedOptions& loaded) {
                   .port_origin = config::origin_of(loaded, option)});
   };
   check(options.http_port, "http-port");
+  check_metrics_listener(loaded);
 #ifdef KVASIR_WITH_GRPC
   check(options.grpc_port, "grpc-port");
   if (options.http_port != 0 && options.http_port == options.grpc_port) {

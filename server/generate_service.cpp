@@ -120,6 +120,7 @@ struct GenerateService::Impl {
   std::unique_ptr<Metrics> metrics = std::make_unique<Metrics>(model);
 
   [[nodiscard]] ValidationBounds bounds() const { return {model.vocab_size, limits}; }
+  [[nodiscard]] bool alive() const;
   [[nodiscard]] Result<void> check_ready() const;
   [[nodiscard]] Result<void> check_name(const std::optional<std::string>& name) const;
   [[nodiscard]] Result<void> check_bytes(std::uint64_t bytes, std::uint64_t max_tokens,
@@ -318,10 +319,12 @@ Metrics& GenerateService::metrics() const { return *impl_->metrics; }
 Readiness GenerateService::readiness() const { return impl_->readiness.load(); }
 void GenerateService::set_readiness(Readiness readiness) { impl_->readiness.store(readiness); }
 
-bool GenerateService::alive() const {
-  const engine::EngineStatus now = impl_->engine.status();
-  const Duration patience = kStallTimeout + impl_->model.step_tokens * kStallTimeoutPerToken;
-  return !now.busy || impl_->clock.now() - now.last_progress < patience;
+bool GenerateService::alive() const { return impl_->alive(); }
+
+bool GenerateService::Impl::alive() const {
+  const engine::EngineStatus now = engine.status();
+  const Duration patience = kStallTimeout + model.step_tokens * kStallTimeoutPerToken;
+  return !now.busy || clock.now() - now.last_progress < patience;
 }
 
 /// What never became sequences: refused, or wanted by nobody any more. The fields of the latter
@@ -383,7 +386,8 @@ Result<void> GenerateService::Impl::check_wanted(const Call& call) const {
 Result<void> GenerateService::Impl::check_ready() const {
   switch (readiness.load()) {
     case Readiness::kReady:
-      return {};
+      if (alive()) return {};
+      return fail(ErrorCode::kEngineUnavailable, "the engine makes no progress");
     case Readiness::kLoading:
       return fail(ErrorCode::kModelLoading, "the model is still loading");
     case Readiness::kDraining:

@@ -10,7 +10,7 @@
 namespace kvasir::server {
 
 /// In double quotes, cut to 64 bytes on a character boundary with "..." behind; control characters
-/// become '?'. `text` must be UTF-8.
+/// and those that turn the direction of text become '?'. `text` must be UTF-8.
 [[nodiscard]] std::string shown_value(std::string_view text);
 /// The shortest decimal that gives the same double back; "NaN", "Infinity", "-Infinity".
 [[nodiscard]] std::string shown_value(double number);

@@ -37,6 +37,8 @@ SamplingParams sampling_params(const GenerateFields& fields) {
     std::from_chars(key.data(), key.data() + key.size(), token);
     sampling.logit_bias.emplace_back(token, static_cast<float>(bias));
   }
+  // A JSON object and a protobuf map order their keys each in its own way.
+  std::sort(sampling.logit_bias.begin(), sampling.logit_bias.end());
   return sampling;
 }
 
@@ -91,24 +93,25 @@ void check_min_tokens(Verdict& verdict, const GenerateParams& params) {
 }
 
 /// A whole answer keeps its logprobs until its end, so their number is bounded beforehand.
-void check_logprob_entries(Verdict& verdict, const GenerateParams& params,
-                           std::size_t num_prompts) {
+void check_logprob_entries(Verdict& verdict, const GenerateParams& params, std::size_t num_prompts,
+                           const std::string& max_tokens_name) {
   if (!params.top_logprobs) return;
   const std::uint64_t most = max_tokens_with_logprobs(params, num_prompts);
   const std::uint64_t wanted = params.max_tokens.value_or(params.min_tokens);
-  verdict.require(wanted <= most, params.max_tokens ? "max_tokens" : "min_tokens",
+  verdict.require(wanted <= most, params.max_tokens ? max_tokens_name : "min_tokens",
                   "at most " + std::to_string(most) + " with so many choices and logprobs",
                   std::to_string(wanted));
 }
 
 /// Fields that mean something only beside others.
 void check_shared(Verdict& verdict, const GenerateFields& fields, const GenerateParams& params,
-                  std::size_t num_prompts, const RequestLimits& limits) {
+                  std::size_t num_prompts, const RequestLimits& limits,
+                  const std::string& max_tokens_name) {
   check_choices(verdict, params.num_choices, num_prompts, limits);
   verdict.require(!fields.has_stream_options || fields.stream, "stream_options",
                   "absent unless stream is true", "given without it");
   check_min_tokens(verdict, params);
-  check_logprob_entries(verdict, params, num_prompts);
+  check_logprob_entries(verdict, params, num_prompts, max_tokens_name);
 }
 
 template <typename Value>
@@ -128,7 +131,7 @@ Result<GenerateParams> validate(const CompletionFields& fields, const Validation
   params.echo = fields.echo;
   verdict.require(fields.echo || fields.max_tokens != 0, "max_tokens",
                   "an integer of at least 1, or 0 with echo", "0 without it");
-  check_shared(verdict, fields, params, fields.prompts.size(), bounds.limits);
+  check_shared(verdict, fields, params, fields.prompts.size(), bounds.limits, "max_tokens");
   return judged(verdict, std::move(params));
 }
 
@@ -149,7 +152,8 @@ Result<GenerateParams> validate(const ChatFields& fields, const ValidationBounds
                   "absent unless logprobs is true",
                   shown_value(fields.top_logprobs.value_or(0)) + " without it");
   if (fields.logprobs) params.top_logprobs = count_of(fields.top_logprobs.value_or(0));
-  check_shared(verdict, fields, params, 1, bounds.limits);
+  check_shared(verdict, fields, params, 1, bounds.limits,
+               fields.max_completion_tokens ? "max_completion_tokens" : "max_tokens");
   return judged(verdict, std::move(params));
 }
 

@@ -3,6 +3,7 @@
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
 #include "server/error_map.h"
+#include "server/grpc/struct_json.h"
 
 #include <google/protobuf/io/coded_stream.h>
 #include <google/protobuf/wire_format_lite.h>
@@ -17,15 +18,22 @@ namespace {
 
 constexpr int kRetryDelaySeconds = 1;
 
-/// Counts top-level fields without building anything. False for more than kMaxFields or damaged
-/// wire.
-bool is_small_enough(grpc::ByteBuffer& buffer) {
+/// Counts top-level fields, and the bytes of Structs among them, without building anything. False
+/// for more than kMaxFields or kMaxStructBytes, or damaged wire.
+bool is_small_enough(grpc::ByteBuffer& buffer, const google::protobuf::Descriptor& type) {
   using google::protobuf::internal::WireFormatLite;
   grpc::ProtoBufferReader reader(&buffer);
   google::protobuf::io::CodedInputStream input(&reader);
   int fields = 0;
+  std::size_t struct_bytes = 0;  // of all that are given: they are merged to one
   while (const std::uint32_t tag = input.ReadTag()) {
+    const int begin = input.CurrentPosition();
     if (++fields > kMaxFields || !WireFormatLite::SkipField(&input, tag)) return false;
+    const auto* field = type.FindFieldByNumber(WireFormatLite::GetTagFieldNumber(tag));
+    if (field == nullptr || field->message_type() != google::protobuf::Struct::descriptor())
+      continue;
+    struct_bytes += static_cast<std::size_t>(input.CurrentPosition() - begin);
+    if (struct_bytes > kMaxStructBytes) return false;
   }
   return input.ConsumedEntireMessage();
 }
@@ -36,9 +44,11 @@ Result<void> parse_message(const grpc::ByteBuffer& buffer, google::protobuf::Mes
   if (!buffer.Valid()) return fail(ErrorCode::kInvalidValue, "the call carries no message");
   const std::string name = message.GetDescriptor()->full_name();
   grpc::ByteBuffer for_count(buffer);  // shares the bytes
-  if (!is_small_enough(for_count)) {
+  if (!is_small_enough(for_count, *message.GetDescriptor())) {
     return fail(ErrorCode::kInvalidValue, "the message is no valid " + name + " of at most " +
-                                              std::to_string(kMaxFields) + " fields");
+                                              std::to_string(kMaxFields) + " fields and " +
+                                              std::to_string(kMaxStructBytes) +
+                                              " bytes of google.protobuf.Struct");
   }
   grpc::ByteBuffer for_parse(buffer);
   grpc::ProtoBufferReader reader(&for_parse);

@@ -217,6 +217,7 @@ std::string prompt_of_chat(const AnswerShape& shape, const Generation& generatio
 }
 
 constexpr std::size_t kBytesPerLogprob = 80;  // about, of a short token in chat's form
+constexpr std::size_t kBytesPerTokenId = 6;
 
 /// About what one prompt's list of logprobs takes; 0 when none is wanted.
 std::size_t listed_prompt_bytes(const Generation& generation, std::size_t prompt) {
@@ -225,9 +226,13 @@ std::size_t listed_prompt_bytes(const Generation& generation, std::size_t prompt
   return generation.prompt_token_ids()[prompt].size() * (1 + *top) * kBytesPerLogprob;
 }
 
+/// About what one prompt's ids take.
+std::size_t prompt_id_bytes(const Generation& generation, std::size_t prompt) {
+  return generation.prompt_token_ids()[prompt].size() * kBytesPerTokenId;
+}
+
 /// About what is made of a delta.
 std::size_t delta_bytes(const ChoiceDelta& delta) {
-  constexpr std::size_t kBytesPerTokenId = 6;
   std::size_t bytes = delta.text.size() + delta.token_ids.size() * kBytesPerTokenId;
   for (const LogprobEntry& entry : delta.logprobs)
     bytes += (1 + entry.top.size()) * kBytesPerLogprob;
@@ -316,8 +321,10 @@ std::size_t StreamAnswer::estimated_bytes(const std::vector<ChoiceDelta>& deltas
   std::size_t bytes = 0;
   for (const ChoiceDelta& delta : deltas) {
     bytes += delta_bytes(delta);
-    if (!choices_.at(delta.choice_index).began)  // the prompt's list comes with the first event
-      bytes += listed_prompt_bytes(generation, delta.choice_index / shape_.choices_per_prompt);
+    if (choices_.at(delta.choice_index).began) continue;
+    const std::size_t prompt = delta.choice_index / shape_.choices_per_prompt;
+    bytes += listed_prompt_bytes(generation, prompt);  // comes with the first event
+    if (shape_.return_token_ids) bytes += prompt_id_bytes(generation, prompt);
   }
   return bytes;
 }
@@ -430,7 +437,8 @@ std::size_t WholeAnswer::estimated_bytes(const Generation& generation) const {
   std::size_t bytes = 0;
   const std::size_t num_lists = shape_.endpoint == Endpoint::kChat ? 1 : shape_.choices_per_prompt;
   for (std::size_t p = 0; p < generation.prompt_token_ids().size(); ++p)
-    bytes += num_lists * listed_prompt_bytes(generation, p);
+    bytes += num_lists * (listed_prompt_bytes(generation, p) +
+                          (shape_.return_token_ids ? prompt_id_bytes(generation, p) : 0));
   for (const ChoiceDelta& choice : choices_) bytes += delta_bytes(choice);
   return bytes;
 }

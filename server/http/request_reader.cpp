@@ -58,9 +58,7 @@ Error refusal_of(const boost::beast::error_code& ec, const WireLimits& limits) {
   return {ErrorCode::kInvalidValue, "the HTTP request is malformed: " + ec.message(), {}};
 }
 
-Error no_room() {
-  return {ErrorCode::kEngineUnavailable, "too many request bodies wait to be read", {}};
-}
+Error no_room() { return {ErrorCode::kQueueFull, "too many request bodies wait to be read", {}}; }
 
 /// The line that ends a chunk's size may carry extensions, which Beast waits for without a bound of
 /// its own.

@@ -73,6 +73,8 @@ std::shared_ptr<SSL_CTX> make_context(const TlsPair& pair) {
   // Buffers are given back while a connection is idle; a write may be cut and may move.
   SSL_CTX_set_mode(context.get(), SSL_MODE_RELEASE_BUFFERS | SSL_MODE_ENABLE_PARTIAL_WRITE |
                                       SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+  // A read ends after each record, of whatever kind: a flood of them takes its turns like others.
+  SSL_CTX_clear_mode(context.get(), SSL_MODE_AUTO_RETRY);
   SSL_CTX_set_session_cache_mode(context.get(),
                                  SSL_SESS_CACHE_OFF);  // tickets need no cache
   SSL_CTX_set_alpn_select_cb(context.get(), select_protocol, nullptr);

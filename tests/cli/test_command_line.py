@@ -103,6 +103,19 @@ def test_a_fifo_as_model_does_not_block(tmp_path):
     assert "not a regular file" in refused("--model", tmp_path / "fifo")
 
 
+def test_a_metrics_listener_that_cannot_be_had_is_told_before_a_model_is_loaded():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        message = refused("--model", "missing.gguf", "--http-port", 0, "--grpc-port", 0, "--metrics-port", port)
+        assert f"127.0.0.1:{port}" in message and "metrics-port" in message
+    message = refused("--model", "missing.gguf", "--http-port", port, "--grpc-port", 0, "--metrics-port", port)
+    assert "--metrics-port" in message and "--http-port" in message
+    message = refused("--model", "missing.gguf", "--http-port", 0, "--grpc-port", 0, "--metrics-host", "127.0.0.1")
+    assert "--metrics-host" in message and "--metrics-port" in message
+
+
 def test_a_taken_port_is_told_with_host_and_port():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

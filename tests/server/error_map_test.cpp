@@ -50,5 +50,8 @@ TEST_CASE("shown_value: cuts to 64 bytes on a character and hides control charac
   CHECK(shown_value("a\r\n\x1b[2J") == "\"a???[2J\"");
   const std::string shown = shown_value(std::string(63, 'a') + "\xE6\xBC\xA2");
   CHECK(shown == "\"" + std::string(63, 'a') + "...\"");
+  // U+0085, U+009B, U+202E, U+2067; their neighbours stay.
+  CHECK(shown_value("a\xC2\x85\xC2\x9B\xE2\x80\xAE\xE2\x81\xA7z") == "\"a????z\"");
+  CHECK(shown_value("\xC2\xA0\xE2\x80\xAF\xE2\x81\xAA") == "\"\xC2\xA0\xE2\x80\xAF\xE2\x81\xAA\"");
   CHECK(shown_value(2.1) == "2.1");
 }

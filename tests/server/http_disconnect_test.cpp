@@ -103,8 +103,8 @@ TEST_CASE("HttpServer: bodies of all clients together are bounded", "[server]") 
     holders.back()->send("POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n");
   }
   const auto answer = [&] { return Client(server).post(path, body); };
-  REQUIRE(eventually([&] { return answer().status == 503; }));
-  CHECK(answer().error_code() == "engine_unavailable");
+  REQUIRE(eventually([&] { return answer().status == 429; }));
+  CHECK(answer().error_code() == "queue_full");
   CHECK(patient.get("/livez").status == 200);
   holders.clear();
   CHECK(eventually([&] { return answer().status == 200; }));

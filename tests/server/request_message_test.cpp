@@ -5,9 +5,12 @@
 
 #include "server/field_table.h"
 #include "server/grpc/struct_json.h"
+#include "server/grpc/wire.h"
 #include "server/http/request_json.h"
 #include "server/validate.h"
 #include "tests/support/catch.h"
+
+#include <grpcpp/support/slice.h>
 
 #include <cmath>
 #include <limits>
@@ -156,6 +159,24 @@ TEST_CASE("request_message: template variables of very many small values are not
   REQUIRE_FALSE(fields.has_value());
   CHECK(fields.error().param == "chat_template_kwargs");
   CHECK(fields.error().message.find("at most 1048576 bytes") != std::string::npos);
+}
+
+TEST_CASE("parse_message: template variables over their bound are refused before they are built",
+          "[server]") {
+  v1::ChatRequest request = chat_request();
+  variable(request, "text").set_string_value(std::string(kMaxStructBytes / 2, 'x'));
+  const std::string once = request.SerializeAsString();
+  const auto parsed = [](const std::string& wire) {
+    const grpc::Slice slice(wire);
+    v1::ChatRequest out;
+    return parse_message(grpc::ByteBuffer(&slice, 1), out);
+  };
+  CHECK(parsed(once).has_value());
+  // Given twice, protobuf would merge them.
+  CHECK_FALSE(parsed(once + once).has_value());
+  variable(request, "text").set_string_value(std::string(kMaxStructBytes, 'x'));
+  REQUIRE_FALSE(parsed(request.SerializeAsString()).has_value());
+  CHECK(parsed(request.SerializeAsString()).error().code == ErrorCode::kInvalidValue);
 }
 
 TEST_CASE("request_message: numbers that JSON cannot say are no template variables", "[server]") {

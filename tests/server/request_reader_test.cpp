@@ -55,7 +55,7 @@ TEST_CASE("RequestReader: past the budget of all bodies one is refused", "[serve
   CHECK(advance(first, post_head(2)) == Progress::kNeedMore);
   CHECK(advance(second, post_head(100'000)) == Progress::kNeedMore);
   CHECK(advance(second, std::string(50'000, 'x')) == Progress::kRefused);
-  CHECK(second.refusal().code == ErrorCode::kEngineUnavailable);
+  CHECK(second.refusal().code == ErrorCode::kQueueFull);
   second.reset();
   CHECK(advance(third, post_head(2) + "{}") == Progress::kDone);
   CHECK(advance(first, "{}") == Progress::kDone);

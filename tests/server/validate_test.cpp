@@ -117,6 +117,27 @@ TEST_CASE("validate: n times prompts is bounded before anything is copied", "[se
   CHECK(!validate(fields, bounds()).has_value());
 }
 
+TEST_CASE("validate: too many logprobs are told by the name that was given", "[server]") {
+  ChatFields fields = chat();
+  fields.logprobs = true;
+  fields.top_logprobs = 20;
+  fields.max_tokens = 1 << 20;
+  REQUIRE(!validate(fields, bounds()));
+  CHECK(validate(fields, bounds()).error().param == "max_tokens");
+  fields.max_tokens.reset();
+  fields.max_completion_tokens = 1 << 20;
+  CHECK(validate(fields, bounds()).error().param == "max_completion_tokens");
+}
+
+TEST_CASE("validate: logit_bias has one order, whichever door it came by", "[server]") {
+  CompletionFields fields = completion();
+  fields.logit_bias = {{"18", 1.5}, {"5", -1.0}};
+  const auto params = validate(fields, bounds());
+  REQUIRE(params);
+  CHECK(params->sampling.logit_bias ==
+        std::vector<std::pair<TokenId, float>>{{5, -1.0F}, {18, 1.5F}});
+}
+
 TEST_CASE("validate: logit_bias takes decimal ids below the logits width", "[server]") {
   const auto with = [](const std::string& key, double bias) {
     return fault_of([&](GenerateFields& f) { f.logit_bias = {{key, bias}}; });
