@@ -67,6 +67,17 @@ constexpr std::size_t kMaxStuckBytes = 32U << 10U;
 /// granted (by an assertion) once it has seen the first line of that.
 constexpr std::size_t kLeastChunkedBytes = 5;
 
+/// A chunk's first line is all there and Beast waits for more: a quoted string of its extensions
+/// has no end in the line. Beast would read the line anew with every byte, and count its size
+/// against the body's limit each time. Only the last chunk, of size 0, has more before its end.
+bool is_broken_chunk_line(std::string_view rest) {
+  constexpr std::string_view kLineEnd = "\r\n";
+  if (rest.starts_with(kLineEnd)) rest.remove_prefix(kLineEnd.size());
+  if (rest.find(kLineEnd) == std::string_view::npos) return false;
+  const std::string_view size = rest.substr(0, rest.find_first_of("; \t\r"));
+  return size.find_first_not_of('0') != std::string_view::npos;
+}
+
 }  // namespace
 
 struct RequestReader::BodyParser {
@@ -157,6 +168,10 @@ RequestReader::Progress RequestReader::advance_body(std::string& inbox) {
     used += n;
     if (ec == http::error::need_more) {
       ec = {};
+      if (n == 0 && is_broken_chunk_line(std::string_view(inbox).substr(used)))
+        return refuse({ErrorCode::kInvalidValue,
+                       "the HTTP request is malformed: a chunk's extension does not end",
+                       {}});
       if (n == 0) break;
     }
     if (ec) return refuse(refusal_of(ec, limits_));

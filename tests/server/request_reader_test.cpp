@@ -47,6 +47,40 @@ TEST_CASE("RequestReader: a body is charged while it grows and until it dies", "
   CHECK(budget.used_bytes() == 0);
 }
 
+TEST_CASE(
+    "RequestReader: a chunk's line with an open quote is refused when it is there, in pieces or "
+    "not",
+    "[server]") {
+  const std::string head =
+      "POST /tokenize HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n";
+  const std::string opened = "A5;a=\"b\r\n" + std::string(3000, 'x');
+  for (const std::string& before : {std::string(), std::string("2\r\n{}\r\n")}) {
+    for (const std::size_t piece : {std::size_t{1}, std::size_t{7}, std::size_t{10'000}}) {
+      ByteBudget budget(1U << 20U);
+      RequestReader reader({}, budget);
+      REQUIRE(advance(reader, head) == Progress::kNeedMore);
+      const std::string bytes = before + opened;
+      std::string inbox;
+      Progress progress = Progress::kNeedMore;
+      for (std::size_t given = 0; given < bytes.size() && progress == Progress::kNeedMore;
+           given += piece) {
+        inbox += bytes.substr(given, piece);
+        progress = reader.advance(inbox);
+      }
+      REQUIRE(progress == Progress::kRefused);
+      CHECK(reader.refusal().code == ErrorCode::kInvalidValue);
+    }
+  }
+  // The last chunk's line is followed by trailers.
+  ByteBudget budget(1U << 20U);
+  RequestReader reader({}, budget);
+  CHECK(advance(reader, head) == Progress::kNeedMore);
+  std::string inbox = "2;q=\"a b\"\r\n{}\r\n0;z\r\nTrailer: 1\r\n";
+  CHECK(reader.advance(inbox) == Progress::kNeedMore);
+  inbox += "\r\n";
+  CHECK(reader.advance(inbox) == Progress::kDone);
+}
+
 TEST_CASE("RequestReader: past the budget of all bodies one is refused", "[server]") {
   ByteBudget budget(3 * RequestReader::kBodyBaseBytes);
   RequestReader first({}, budget);
