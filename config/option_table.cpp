@@ -180,7 +180,8 @@ std::vector<OptionRow> make_table() {
       {.name = "metrics-port",
        .kind = K::kNumber,
        .member = &O::metrics_port,
-       .help = "Port on which /metrics is served in place of the REST door's.",
+       .help = "Port on which /metrics is served in place of the REST door's: plain HTTP, without "
+               "keys.",
        .min = 1,
        .max = 65535,
        .word_for_zero = "http"},

@@ -70,7 +70,7 @@ void add_inputs(Rows& rows) {
         .users = kOfDetokenize,
         .member = &DetokenizeFields::tokens,
         .required = true,
-        .most_items = std::int64_t{200'000},
+        .most_items = std::int64_t{100'000},
         .meaning = "Token ids to turn into text."}});
 }
 
@@ -104,7 +104,9 @@ void add_lengths(Rows& rows) {
         .member = &GenerateFields::min_tokens,
         .integers = IntegerRange{.low = 0},
         .when_absent = std::int64_t{0},
-        .meaning = "Stop tokens are banned before so many were generated; at most max_tokens."},
+        .meaning = "Stop tokens are banned before so many were generated, and stop strings count "
+                   "only in text "
+                   "of that token and later ones; at most max_tokens."},
        {.name = "n",
         .kind = K::kInteger,
         .users = kGenerate,

@@ -31,7 +31,7 @@ constexpr std::chrono::milliseconds kStallTimeoutPerToken{50};
 /// What /tokenize takes of messages, before and after rendering: some seconds of work at most.
 constexpr std::size_t kMaxTokenizeBytes = 1U << 20U;
 /// What /detokenize makes: a vocabulary may hold very long tokens.
-constexpr std::size_t kMaxDetokenizeBytes = 2U << 20U;
+constexpr std::size_t kMaxDetokenizeBytes = 1U << 20U;
 
 constexpr std::uint64_t div_ceil(std::uint64_t count, std::uint64_t per) {
   return (count + per - 1) / per;

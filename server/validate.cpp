@@ -114,6 +114,17 @@ void check_shared(Verdict& verdict, const GenerateFields& fields, const Generate
   check_logprob_entries(verdict, params, num_prompts, max_tokens_name);
 }
 
+/// JSON tells the kind of a list by its first element; gRPC could mix them.
+void check_one_kind(Verdict& verdict, const std::vector<PromptInput>& prompts) {
+  for (std::size_t i = 1; i < prompts.size(); ++i) {
+    if (prompts[i].index() == prompts.front().index()) continue;
+    const std::string param = "prompt[" + std::to_string(i) + "]";
+    verdict.fail(ErrorCode::kInvalidType, param,
+                 param + " must be of the kind of the first prompt: all texts, or all token ids");
+    return;
+  }
+}
+
 template <typename Value>
 Result<Value> judged(Verdict& verdict, Value value) {
   if (auto result = verdict.take(); !result) return tl::unexpected<Error>(result.error());
@@ -129,6 +140,7 @@ Result<GenerateParams> validate(const CompletionFields& fields, const Validation
   GenerateParams params = generate_params(fields);
   params.top_logprobs = count_of(fields.logprobs);
   params.echo = fields.echo;
+  check_one_kind(verdict, fields.prompts);
   verdict.require(fields.echo || fields.max_tokens != 0, "max_tokens",
                   "an integer of at least 1, or 0 with echo", "0 without it");
   check_shared(verdict, fields, params, fields.prompts.size(), bounds.limits, "max_tokens");

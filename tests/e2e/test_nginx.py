@@ -247,7 +247,7 @@ def test_metrics_are_not_given_to_clients(slow_daemon, nginx):
 def test_grpc_messages_arrive_while_the_rest_is_not_computed(slow_daemon, nginx, long_prompt):
     before = slow_daemon.status().cancelled_total.grpc_cancel
     stream = nginx.stub.CompleteStream(pb.CompleteRequest(
-        prompt=[pb.Prompt(text="Once"), pb.Prompt(token_ids=pb.TokenIds(ids=long_prompt))], max_tokens=4, ignore_eos=True))
+        prompt=[pb.Prompt(token_ids=pb.TokenIds(ids=long_prompt[:1])), pb.Prompt(token_ids=pb.TokenIds(ids=long_prompt))], max_tokens=4, ignore_eos=True))
     for chunk in stream:
         if any(c.finish_reason for c in chunk.choices):
             break
@@ -255,6 +255,16 @@ def test_grpc_messages_arrive_while_the_rest_is_not_computed(slow_daemon, nginx,
     stream.cancel()
     slow_daemon.wait_idle()
     eventually(lambda: slow_daemon.status().cancelled_total.grpc_cancel == before + 1, "aborted")
+
+
+def once_more(call):
+    """nginx 1.22 now and then answers 502 to the call that follows one which its client cut short, and tries no second
+    connection where there is one server; clients retry UNAVAILABLE."""
+    try:
+        return call()
+    except grpc.RpcError as error:
+        assert error.code() == grpc.StatusCode.UNAVAILABLE and "502" in error.details()
+        return call()
 
 
 def test_grpc_answers_details_and_deadlines_come_through(slow_daemon, nginx, long_prompt):
@@ -271,7 +281,7 @@ def test_grpc_answers_details_and_deadlines_come_through(slow_daemon, nginx, lon
                             timeout=0.5)
     assert error.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
     health = health_pb2_grpc.HealthStub(nginx.channel)
-    assert health.Check(health_pb2.HealthCheckRequest()).status == health_pb2.HealthCheckResponse.SERVING
+    assert once_more(lambda: health.Check(health_pb2.HealthCheckRequest())).status == health_pb2.HealthCheckResponse.SERVING
     watch = health.Watch(health_pb2.HealthCheckRequest())
     assert next(watch).status == health_pb2.HealthCheckResponse.SERVING
     watch.cancel()

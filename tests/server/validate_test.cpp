@@ -129,6 +129,17 @@ TEST_CASE("validate: too many logprobs are told by the name that was given", "[s
   CHECK(validate(fields, bounds()).error().param == "max_completion_tokens");
 }
 
+TEST_CASE("validate: prompts are all texts or all token ids", "[server]") {
+  CompletionFields fields = completion();
+  fields.prompts = {std::string("x"), std::string("y"), std::vector<std::int64_t>{1}};
+  const auto mixed = validate(fields, bounds());
+  REQUIRE(!mixed);
+  CHECK(mixed.error().code == ErrorCode::kInvalidType);
+  CHECK(mixed.error().param == "prompt[2]");
+  fields.prompts.pop_back();
+  CHECK(validate(fields, bounds()));
+}
+
 TEST_CASE("validate: logit_bias has one order, whichever door it came by", "[server]") {
   CompletionFields fields = completion();
   fields.logit_bias = {{"18", 1.5}, {"5", -1.0}};
