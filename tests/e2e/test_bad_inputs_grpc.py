@@ -318,18 +318,19 @@ def test_flood_of_reset_streams_leaves_nothing_behind(start_daemon, count):
 def test_calls_reset_while_they_wait_to_be_tokenised_still_count(daemon):
     """A client may not heap up messages behind one long tokenise by resetting each call: past the limit it is told."""
     with daemon.unharmed():
-        slow = [daemon.stub.Tokenize.future(pb.TokenizeRequest(prompt="7" * (1 << 20))) for _ in range(3)]
+        slow = [daemon.stub.Tokenize.future(pb.TokenizeRequest(prompt="7" * (1 << 20))) for _ in range(6)]
         channel = daemon.new_channel()
         stub = type(daemon.stub)(channel)
         request = pb.CompleteRequest(prompt=[pb.Prompt(text="Once")], max_tokens=1)
-        for _ in range(2):
+        for attempt in range(2):
             calls = [stub.Complete.future(request) for _ in range(90)]
             stub.GetStatus(pb.GetStatusRequest())  # answered at once, behind them: they have arrived
-            refused = [c for c in calls if c.done() and c.code() == CODE.RESOURCE_EXHAUSTED]
+            if attempt == 1:
+                eventually(lambda: sum(c.done() and c.code() == CODE.RESOURCE_EXHAUSTED for c in calls) >= 30,
+                           "those past the limit are told")
             for call in calls:
                 call.cancel()
         assert not slow[-1].done(), "the tokenising was long enough for this test"
-        assert len(refused) >= 30
         assert all(call.result().count > 0 for call in slow)
         eventually(lambda: len(stub.Complete(request, wait_for_ready=True).choices) == 1, "the connection works again")
         channel.close()
