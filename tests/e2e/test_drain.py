@@ -86,7 +86,7 @@ class GrpcStream:
 def listens(port: int) -> bool:
     try:
         socket.create_connection(("127.0.0.1", port), timeout=10).close()
-    except ConnectionRefusedError:
+    except (ConnectionRefusedError, ConnectionResetError):  # the latter in the moment in which the listener closes
         return False
     return True
 
