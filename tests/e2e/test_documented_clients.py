@@ -41,9 +41,9 @@ def test_llm(daemon, tmp_path):
     key, ask, chat = commands.splitlines()
     environment = os.environ | {"LLM_USER_PATH": str(tmp_path),
                                 "PATH": f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"}
-    assert len(run("bash", "-c", f"{key}; {ask}", env=environment, stdin=subprocess.DEVNULL)) > 10
+    assert run("bash", "-c", f"{key}; {ask}", env=environment, stdin=subprocess.DEVNULL).strip()
     printed = run("bash", "-c", f"{key}; {chat}", env=environment, input="Say hello.\nexit\n")
-    assert "Chatting with kvasir" in printed and len(printed.rpartition("> ")[0].rpartition("> ")[2]) > 10
+    assert "Chatting with kvasir" in printed and printed.rpartition("> ")[0].rpartition("> ")[2].strip()
 
 
 @pytest.mark.all
