@@ -183,7 +183,7 @@ class WorkloadRunner {
     chunk.first_logits_row = samples ? chunk.num_tokens - 1 : chunk.num_tokens;
     chunk.tokens = sequence.tokens;
     chunk.num_prompt_tokens = static_cast<std::uint32_t>(sequence.request.prompt_tokens.size());
-    chunk.block_table = sequence.blocks;
+    chunk.block_tables[0] = sequence.blocks;
     chunk.request = &sequence.request;
     batch_.num_tokens += chunk.num_tokens;
     batch_.chunks.push_back(chunk);

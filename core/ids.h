@@ -15,6 +15,9 @@ enum class SequenceId : std::uint64_t {};
 /// Index of a KV block in the arena, in [0, num_blocks).
 enum class BlockId : std::uint32_t {};
 
+/// No block: in tables, in place of one that is not needed any more.
+inline constexpr BlockId kNoBlock{0xffff'ffffU};
+
 /// Index into the model's vocabulary, in [0, logits width).
 using TokenId = std::uint32_t;
 

@@ -21,8 +21,11 @@ runtime::Batch build_batch(const StepPlan& plan, const scheduler::SchedulerState
                                                .first_logits_row = chunk.first_logits_row,
                                                .tokens = sequence->tokens,
                                                .num_prompt_tokens = sequence->num_prompt_tokens,
-                                               .block_table = kv.block_table(chunk.sequence),
+                                               .block_tables = {},
                                                .request = sequence->request.get()});
+    for (std::size_t group = 0; group < kv.geometry().groups.size(); ++group) {
+      batch.chunks.back().block_tables[group] = kv.block_table(chunk.sequence, group);
+    }
     batch.num_tokens += chunk.num_tokens;
   }
   return batch;

@@ -14,7 +14,9 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 namespace kvasir::engine {
@@ -27,6 +29,11 @@ struct EngineOptions {
       1024;  // beside those that fit in limits.max_sequences; bounds the mailbox too
   std::uint64_t model_hash = 0;  // first part of every block's hash key
   bool prefix_cache = true;
+  /// Share of the prefix-cache hits, 0..1, that are recomputed and compared when there is nothing
+  /// else to do.
+  double audit_rate = 0.0;
+  /// Told on the engine thread of every mismatch, in words for the log; may be empty.
+  std::function<void(const std::string&)> on_audit_mismatch;
 };
 
 class Engine {

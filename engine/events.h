@@ -32,6 +32,14 @@ struct SequenceUsage {
   std::uint64_t computed_tokens = 0;  // token passes, recomputation after preemption included
   std::uint64_t recomputed_tokens = 0;
   std::uint32_t preemptions = 0;
+  // keys and values, over all the times that it ran: see kvcache::KvReceipt
+  std::uint64_t peak_kv_bytes = 0;
+  std::uint64_t shared_kv_bytes =
+      0;  // of them, at that moment: not allocated by the sequence itself
+  std::uint64_t taken_kv_bytes = 0;
+  std::uint64_t returned_kv_bytes = 0;
+  /// Products of a query and a key that were computed, for one head, summed over all layers.
+  std::uint64_t attention_scores_all_layers = 0;
   Duration queue_time{};    // submit to first admission
   Duration prefill_time{};  // first admission to first token
   Duration decode_time{};   // first token to finish

@@ -26,6 +26,14 @@ std::uint32_t KvCacheManager::blocks_held(SequenceId id) const {
   return found == tables_.end() ? 0 : static_cast<std::uint32_t>(found->second.blocks.size());
 }
 
+std::uint32_t KvCacheManager::num_stripes(SequenceId id) const { return blocks_held(id); }
+
+std::uint32_t KvCacheManager::shared_window_blocks() const { return 0; }
+
+bool KvCacheManager::can_fork(SequenceId source, std::uint32_t num_tokens) const {
+  return table(source).num_computed_tokens >= num_tokens;
+}
+
 std::uint32_t KvCacheManager::blocks_freed_by_evicting(SequenceId id) const {
   const auto found = tables_.find(id);
   if (found == tables_.end()) return 0;
@@ -36,13 +44,14 @@ std::uint32_t KvCacheManager::blocks_freed_by_evicting(SequenceId id) const {
 PrefixMatch KvCacheManager::match_prefix(const HashedTokens& tokens) const {
   PrefixMatch match;
   std::optional<BlockId> parent;
-  for (const std::uint32_t limit = matchable_blocks(tokens); match.blocks < limit; ++match.blocks) {
-    const std::optional<BlockId> block = cache_.find(identity(tokens, match.blocks, parent));
+  for (const std::uint32_t limit = matchable_blocks(tokens); match.stripes < limit;
+       ++match.stripes) {
+    const std::optional<BlockId> block = cache_.find(identity(tokens, match.stripes, parent));
     if (!block) break;
-    if (pool_.references(*block) == 0) ++match.reclaimable_blocks;
+    if (pool_.references(*block) > 0) ++match.live_blocks;
     parent = block;
   }
-  match.tokens = match.blocks * options_.geometry.block_tokens;
+  match.tokens = match.stripes * options_.geometry.block_tokens;
   return match;
 }
 
@@ -88,17 +97,17 @@ void KvCacheManager::fork(SequenceId id, SequenceId source, std::uint32_t num_to
   // Where a collision has cut the source's chain, this one's is cut too.
   forked.may_publish = forked.num_published == num_full;
   forked.num_computed_tokens = num_tokens;
+  if (num_tokens % options_.geometry.block_tokens != 0)
+    forked.copy_source = shared.blocks[num_full];
 }
 
-std::optional<BlockCopy> KvCacheManager::partial_copy(SequenceId id, SequenceId source) const {
-  const Table& forked = table(id);
-  const std::uint32_t index = forked.num_computed_tokens / options_.geometry.block_tokens;
-  const std::uint32_t num_tokens = forked.num_computed_tokens % options_.geometry.block_tokens;
-  if (num_tokens == 0) return std::nullopt;
-  const Table& copied = table(source);
-  KVASIR_CHECK(index < forked.blocks.size(), "sequence " << value_of(id) << " has not grown");
-  KVASIR_CHECK(forked.num_computed_tokens <= copied.num_computed_tokens);
-  return BlockCopy{copied.blocks[index], forked.blocks[index], num_tokens};
+std::vector<BlockCopy> KvCacheManager::copies(SequenceId id) const {
+  const Table& copied = table(id);
+  if (!copied.copy_source) return {};
+  const std::uint32_t index = copied.num_computed_tokens / options_.geometry.block_tokens;
+  KVASIR_CHECK(index < copied.blocks.size(), "sequence " << value_of(id) << " has not grown");
+  return {{*copied.copy_source, copied.blocks[index],
+           copied.num_computed_tokens % options_.geometry.block_tokens}};
 }
 
 void KvCacheManager::grow(SequenceId id, std::uint32_t num_new_blocks) {
@@ -125,6 +134,7 @@ void KvCacheManager::commit(SequenceId id, const HashedTokens& tokens,
   KVASIR_CHECK(num_computed_tokens >= committed.num_computed_tokens,
                num_computed_tokens << " after " << committed.num_computed_tokens);
   committed.num_computed_tokens = num_computed_tokens;
+  committed.copy_source.reset();
   if (!options_.prefix_cache_enabled) return;
   publish(committed, tokens, num_computed_tokens / options_.geometry.block_tokens);
 }
@@ -160,16 +170,21 @@ void KvCacheManager::truncate(SequenceId id, std::uint32_t num_tokens) {
   cut.num_computed_tokens = std::min(cut.num_computed_tokens, num_tokens);
 }
 
-void KvCacheManager::evict(SequenceId id) {
+KvReceipt KvCacheManager::evict(SequenceId id, const HashedTokens&) {
   Table& closed = table(id);
   // From the end, so that among cached blocks a child is always reclaimed before its parent.
   for (std::size_t i = closed.blocks.size(); i > 0; --i) release(closed.blocks[i - 1]);
+  const KvReceipt receipt = closed.receipt;
   tables_.erase(id);
+  return receipt;
 }
 
-std::span<const BlockId> KvCacheManager::block_table(SequenceId id) const {
+std::span<const BlockId> KvCacheManager::block_table(SequenceId id, std::size_t group) const {
+  KVASIR_CHECK(group < options_.geometry.groups.size());
   return table(id).blocks;
 }
+
+const KvReceipt& KvCacheManager::receipt(SequenceId id) const { return table(id).receipt; }
 
 void KvCacheManager::check_may_write(SequenceId id, std::uint32_t num_tokens) const {
   const Table& written = table(id);

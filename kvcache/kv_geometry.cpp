@@ -4,6 +4,8 @@
 #include "core/check.h"
 
 #include <algorithm>
+#include <limits>
+#include <numeric>
 
 namespace kvasir::kvcache {
 namespace {
@@ -38,6 +40,48 @@ std::optional<KvType> kv_type_from_name(std::string_view name) {
   return std::nullopt;
 }
 
+std::uint32_t KvGeometry::num_layers() const {
+  std::uint32_t layers = 0;
+  for (const KvLayerGroup& group : groups) layers += group.num_layers;
+  return layers;
+}
+
+LayerPlace KvGeometry::place(std::uint32_t layer) const {
+  KVASIR_CHECK(layer < num_layers(), layer << " of " << num_layers());
+  LayerPlace place;
+  std::uint32_t index = 0;  // among the layers of its group
+  if (group_of_layer.empty()) {
+    index = layer;
+    while (index >= groups[place.group].num_layers) index -= groups[place.group++].num_layers;
+  } else {
+    KVASIR_CHECK(group_of_layer.size() == num_layers());
+    place.group = group_of_layer[layer];
+    index = static_cast<std::uint32_t>(
+        std::count(group_of_layer.begin(), group_of_layer.begin() + layer, place.group));
+  }
+  place.block_in_stripe = index / layers_per_block();
+  place.layer_in_block = index % layers_per_block();
+  return place;
+}
+
+std::uint32_t KvGeometry::layers_per_block() const {
+  std::uint32_t layers = 0;
+  for (const KvLayerGroup& group : groups) layers = std::gcd(layers, group.num_layers);
+  KVASIR_CHECK(layers > 0, "a geometry without layers");
+  return layers;
+}
+
+std::uint32_t KvGeometry::blocks_per_stripe(std::size_t group) const {
+  KVASIR_CHECK(group < groups.size(), group << " of " << groups.size());
+  return groups[group].num_layers / layers_per_block();
+}
+
+std::uint32_t KvGeometry::blocks_per_stripes() const { return num_layers() / layers_per_block(); }
+
+bool KvGeometry::has_windows() const {
+  return std::ranges::any_of(groups, [](const KvLayerGroup& g) { return g.window_tokens > 0; });
+}
+
 std::uint64_t KvGeometry::bytes_per_token() const {
   std::uint64_t bytes = 0;
   for (const KvLayerGroup& group : groups) {
@@ -54,26 +98,35 @@ std::uint64_t KvGeometry::tile_bytes(std::size_t group) const {
 }
 
 std::uint64_t KvGeometry::bytes_per_block() const {
-  std::uint64_t bytes = 0;
-  for (std::size_t group = 0; group < groups.size(); ++group) {
-    bytes += tiles_of(groups[group]) * tile_bytes(group);
-  }
-  return bytes;
+  return 2ULL * layers_per_block() * groups[0].num_kv_heads * tile_bytes(0);
 }
 
-std::uint64_t KvGeometry::blocks_for(std::uint64_t tokens) const {
+std::uint64_t KvGeometry::stripes_for(std::uint64_t tokens) const {
   return div_ceil(tokens, block_tokens);
 }
 
-std::uint64_t KvGeometry::blocks_for_group(std::size_t group, std::uint64_t tokens,
-                                           std::uint32_t largest_chunk) const {
+std::uint64_t KvGeometry::stripes_for_group(std::size_t group, std::uint64_t tokens) const {
   KVASIR_CHECK(group < groups.size(), group << " of " << groups.size());
   KVASIR_CHECK(largest_chunk >= 1);
   const std::uint64_t window = groups[group].window_tokens;
-  if (window == 0) return blocks_for(tokens);
+  if (window == 0) return stripes_for(tokens);
   // The first query of a chunk still sees W - 1 positions before it, and the chunk itself is stored
-  // whole. The live stretch may begin in the middle of a block: one block more.
-  return std::min(blocks_for(tokens), blocks_for(window + largest_chunk - 1) + 1);
+  // whole. The live stretch may begin in the middle of a stripe: one stripe more.
+  return std::min(stripes_for(tokens), stripes_for(window + largest_chunk - 1) + 1);
+}
+
+std::uint64_t KvGeometry::blocks_for(std::uint64_t tokens) const {
+  std::uint64_t blocks = 0;
+  for (std::size_t group = 0; group < groups.size(); ++group) {
+    blocks += stripes_for_group(group, tokens) * blocks_per_stripe(group);
+  }
+  return blocks;
+}
+
+std::uint32_t KvGeometry::first_visible_stripe(std::size_t group, std::uint32_t position) const {
+  const std::uint32_t window = groups[group].window_tokens;
+  if (window == 0 || position < window) return 0;
+  return (position + 1 - window) / block_tokens;
 }
 
 std::uint64_t KvGeometry::blocks_in(std::uint64_t budget_bytes) const {
@@ -85,8 +138,15 @@ std::uint64_t KvGeometry::blocks_in(std::uint64_t budget_bytes) const {
 std::uint64_t longest_prompt_tokens(const KvGeometry& geometry, std::uint64_t num_blocks,
                                     std::uint64_t max_tokens) {
   KVASIR_CHECK(max_tokens >= 1);
-  const std::uint64_t slots = num_blocks * geometry.block_tokens;
-  return slots >= max_tokens ? slots - (max_tokens - 1) : 0;
+  // blocks_for never falls as tokens rise. Where every group has a window it stops rising, and any
+  // prompt fits: then the bound is what a sequence's token count can say.
+  std::uint64_t fits = 0;
+  std::uint64_t beyond = std::uint64_t{std::numeric_limits<std::uint32_t>::max()};
+  while (fits + 1 < beyond) {
+    const std::uint64_t middle = fits + (beyond - fits) / 2;
+    (geometry.blocks_for(middle) <= num_blocks ? fits : beyond) = middle;
+  }
+  return fits >= max_tokens ? fits - (max_tokens - 1) : 0;
 }
 
 }  // namespace kvasir::kvcache

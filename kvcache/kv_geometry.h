@@ -35,28 +35,66 @@ struct KvLayerGroup {
 /// Every tile of the arena starts on a cache line.
 inline constexpr std::uint64_t kTileAlignment = 64;
 
+/// Groups that a model may have: kinds of layers that differ in their window.
+inline constexpr std::size_t kMaxLayerGroups = 4;
+
+/// Where one layer of the model keeps its keys and values.
+struct LayerPlace {
+  std::uint32_t group = 0;
+  std::uint32_t block_in_stripe = 0;
+  std::uint32_t layer_in_block = 0;
+  friend bool operator==(const LayerPlace&, const LayerPlace&) = default;
+};
+
 /// Shape of the KV cache of one model. For 30 layers, 3 KV heads, head_dim 64 and f16: 23 040 bytes
 /// per token.
+///
+/// One pool of equal blocks serves all groups. A block holds block_tokens tokens of
+/// layers_per_block() layers of one group; what a group keeps of block_tokens consecutive tokens is
+/// a *stripe*: blocks_per_stripe(group) blocks, not necessarily side by side. Where all layers are
+/// alike a stripe is one block with all layers in it. Five windowed layers for each full one, three
+/// of these: 3 layers in a block, 5 blocks in a stripe of the windowed group and 1 in one of the
+/// full group.
 struct KvGeometry {
-  std::vector<KvLayerGroup> groups;  // one entry for models whose layers are all alike
+  std::vector<KvLayerGroup> groups;  // equal num_kv_heads and head_dim; at most kMaxLayerGroups
   KvType type = KvType::kF16;
   std::uint32_t block_tokens = kBlockTokens;  // slots of a block: 16, 32 or 64; one attention tile
+  /// The most tokens of one sequence that a step computes: a windowed group holds them beside its
+  /// window.
+  std::uint32_t largest_chunk = 512;
+  /// [layers of the model]: the group of each. Empty: the groups' layers one after another.
+  std::vector<std::uint8_t> group_of_layer = {};
 
-  /// 2 * layers * kv_heads * head_dim * element_bytes, summed over all groups.
+  [[nodiscard]] std::uint32_t num_layers() const;
+  /// Group of a layer, and its place among the group's layers, which keep their order.
+  [[nodiscard]] LayerPlace place(std::uint32_t layer) const;
+  /// The greatest number of layers that divides every group's.
+  [[nodiscard]] std::uint32_t layers_per_block() const;
+  [[nodiscard]] std::uint32_t blocks_per_stripe(std::size_t group) const;
+  /// Blocks that one stripe of every group takes together: by so many a sequence grows for
+  /// block_tokens tokens.
+  [[nodiscard]] std::uint32_t blocks_per_stripes() const;
+  [[nodiscard]] bool has_windows() const;
+
+  /// 2 * layers * kv_heads * head_dim * element_bytes, summed over all groups: what the next token
+  /// costs as long as no window is full.
   [[nodiscard]] std::uint64_t bytes_per_token() const;
   /// Bytes of one K or V tile of a group: [head_dim][block_tokens] elements, rounded up to
   /// kTileAlignment.
   [[nodiscard]] std::uint64_t tile_bytes(std::size_t group) const;
-  /// Bytes of one block over all layers of all groups, as the arena lays it out: bytes_per_token()
-  /// * block_tokens, plus the tile padding, which is none for every even head_dim.
+  /// Bytes of one block, as the arena lays it out: for a single group bytes_per_token() *
+  /// block_tokens, plus the tile padding, which is none for every even head_dim.
   [[nodiscard]] std::uint64_t bytes_per_block() const;
-  /// Blocks that hold `tokens` tokens; rounds up. (Groups with a window will hold fewer; see
-  /// blocks_for_group.)
+  /// Stripes of a group without a window that hold `tokens` tokens; rounds up.
+  [[nodiscard]] std::uint64_t stripes_for(std::uint64_t tokens) const;
+  /// Stripes that one group holds at most while it computes `tokens` tokens: a window stops growing
+  /// at W + largest_chunk - 1 tokens, rounded up, plus one stripe.
+  [[nodiscard]] std::uint64_t stripes_for_group(std::size_t group, std::uint64_t tokens) const;
+  /// Blocks over all groups that a sequence holds at most while it computes `tokens` tokens.
   [[nodiscard]] std::uint64_t blocks_for(std::uint64_t tokens) const;
-  /// Blocks that one group needs for `tokens` tokens when steps have at most `largest_chunk`
-  /// tokens: a window stops growing at W + largest_chunk - 1 tokens, rounded up, plus one block.
-  [[nodiscard]] std::uint64_t blocks_for_group(std::size_t group, std::uint64_t tokens,
-                                               std::uint32_t largest_chunk) const;
+  /// The first stripe of a group that a query at `position` reads; those before it are behind the
+  /// window.
+  [[nodiscard]] std::uint32_t first_visible_stripe(std::size_t group, std::uint32_t position) const;
   /// Whole blocks in a budget; rounds down.
   [[nodiscard]] std::uint64_t blocks_in(std::uint64_t budget_bytes) const;
   friend bool operator==(const KvGeometry&, const KvGeometry&) = default;

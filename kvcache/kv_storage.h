@@ -12,8 +12,8 @@
 
 namespace kvasir::kvcache {
 
-/// Layout per layer and block: K as [kv_head][head_dim][slot], so that lanes are positions for q.k;
-/// V as [kv_head][slot][head_dim], so that lanes are dimensions for p.v. Elements are
+/// Layout per layer of a block: K as [kv_head][head_dim][slot], so that lanes are positions for
+/// q.k; V as [kv_head][slot][head_dim], so that lanes are dimensions for p.v. Elements are
 /// KvGeometry::type.
 class KvStorage {
  public:
@@ -28,19 +28,22 @@ class KvStorage {
   [[nodiscard]] std::uint32_t num_blocks() const { return num_blocks_; }
   [[nodiscard]] std::size_t size_bytes() const;
 
-  /// K tile of one layer, block and KV head: [head_dim][block_tokens] elements.
+  /// K tile of one layer, counted within the block (see KvGeometry::place), and KV head:
+  /// [head_dim][block_tokens] elements.
   [[nodiscard]] std::byte* k_tile(std::uint32_t layer, BlockId block, std::uint32_t kv_head);
-  /// V tile of one layer, block and KV head: [block_tokens][head_dim] elements.
+  /// V tile of the same: [block_tokens][head_dim] elements.
   [[nodiscard]] std::byte* v_tile(std::uint32_t layer, BlockId block, std::uint32_t kv_head);
   [[nodiscard]] const std::byte* k_tile(std::uint32_t layer, BlockId block,
                                         std::uint32_t kv_head) const;
   [[nodiscard]] const std::byte* v_tile(std::uint32_t layer, BlockId block,
                                         std::uint32_t kv_head) const;
 
-  /// Makes all slots of `destination` those of `source`, on all layers. Whole blocks, because a
-  /// block is one stretch of memory in every element type; slots past a sequence's tokens are never
-  /// read, whatever they hold.
+  /// Makes all slots of `destination` those of `source`, on all their layers. Whole blocks, because
+  /// a block is one stretch of memory in every element type; slots past a sequence's tokens are
+  /// never read, whatever they hold.
   void copy_block(BlockId source, BlockId destination);
+  /// Whether the first `num_slots` slots of two blocks hold the same bytes, on all their layers.
+  [[nodiscard]] bool same_slots(BlockId a, BlockId b, std::uint32_t num_slots) const;
 
  private:
   enum class Half { kK, kV };
@@ -49,6 +52,7 @@ class KvStorage {
 
   KvGeometry geometry_;
   std::uint32_t num_blocks_ = 0;
+  std::uint32_t layers_per_block_ = 0;
   std::size_t tile_bytes_ = 0;
   PageBuffer pages_;
 };

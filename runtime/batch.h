@@ -6,8 +6,10 @@
 #include "core/ids.h"
 #include "core/request.h"
 #include "core/step_plan.h"
+#include "kvcache/kv_geometry.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -22,8 +24,10 @@ struct BatchChunk {
       0;  // == num_tokens when no logits are wanted; see core/step_plan.h
   std::span<const TokenId>
       tokens;  // all known tokens of the sequence, prompt first: positions 0..size-1
-  std::uint32_t num_prompt_tokens = 0;   // tokens[num_prompt_tokens..] were generated
-  std::span<const BlockId> block_table;  // covers first_position + num_tokens tokens
+  std::uint32_t num_prompt_tokens = 0;  // tokens[num_prompt_tokens..] were generated
+  /// Of each layer group: entry stripe * blocks_per_stripe + i (kv_geometry.h), for the stripes of
+  /// first_position + num_tokens tokens. Those behind the group's window are never read.
+  std::array<std::span<const BlockId>, kvcache::kMaxLayerGroups> block_tables;
   const Request* request =
       nullptr;  // sampling, stop rules (for min_tokens) and logprobs; never null
 

@@ -110,6 +110,10 @@ Result<StepResult> CpuExecutor::execute(const Batch& batch) {
   return result;
 }
 
+bool CpuExecutor::same_slots(BlockId a, BlockId b, std::uint32_t num_slots) const {
+  return impl_->storage.same_slots(a, b, num_slots);
+}
+
 std::uint64_t CpuExecutor::buffer_bytes(const CpuExecutorOptions& options,
                                         const ModelConfig& config, const ModelWeights& weights) {
   const std::uint64_t sampler_bytes = SamplerScratch::bytes(config.vocab_size);
@@ -156,9 +160,9 @@ void CpuExecutor::Impl::check_chunk(const BatchChunk& chunk) const {
   KVASIR_CHECK(chunk.first_logits_row <= chunk.num_tokens);
   KVASIR_CHECK(chunk.num_prompt_tokens <= chunk.tokens.size());
   const std::uint64_t blocks = storage.geometry().blocks_for(end);
-  KVASIR_CHECK(blocks <= chunk.block_table.size(),
-               blocks << " blocks needed, " << chunk.block_table.size() << " in the table");
-  for (const BlockId block : chunk.block_table.first(blocks)) {
+  KVASIR_CHECK(blocks <= chunk.block_tables[0].size(),
+               blocks << " blocks needed, " << chunk.block_tables[0].size() << " in the table");
+  for (const BlockId block : chunk.block_tables[0].first(blocks)) {
     KVASIR_CHECK(value_of(block) < storage.num_blocks(), "block " << value_of(block));
   }
   for (const TokenId token : chunk.tokens.subspan(chunk.first_position, chunk.num_tokens)) {

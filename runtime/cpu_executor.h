@@ -31,6 +31,7 @@ class CpuExecutor final : public Executor {
   ~CpuExecutor() override;
 
   [[nodiscard]] Result<StepResult> execute(const Batch& batch) override;
+  [[nodiscard]] bool same_slots(BlockId a, BlockId b, std::uint32_t num_slots) const override;
 
   /// Bytes that an executor with these options holds in buffers, for weights laid out as `weights`
   /// is; for the start-up memory sum.

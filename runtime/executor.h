@@ -17,6 +17,9 @@ class Executor {
   /// wants them. Errors: kInternal only (a failed execution ends the sequences of the batch with
   /// that error).
   [[nodiscard]] virtual Result<StepResult> execute(const Batch& batch) = 0;
+  /// Whether the first `num_slots` slots of two blocks hold the same keys and values, byte for
+  /// byte.
+  [[nodiscard]] virtual bool same_slots(BlockId a, BlockId b, std::uint32_t num_slots) const = 0;
 };
 
 }  // namespace kvasir::runtime

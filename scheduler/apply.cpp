@@ -61,7 +61,7 @@ std::vector<Finish> reject(const StepPlan& plan, SchedulerState& state,
   for (const Rejection& rejection : plan.reject) {
     const auto ran = std::ranges::find(state.running, rejection.sequence, &Sequence::id);
     const bool is_running = ran != state.running.end();
-    if (is_running) kv.evict(rejection.sequence);
+    if (is_running) kv.evict(rejection.sequence, ran->hashed_tokens());
     Sequence rejected =
         is_running ? take_out(state.running, ran)
                    : take_out(state.waiting,
@@ -175,9 +175,7 @@ std::vector<Finish> apply(const StepPlan& plan, SchedulerState& state, kvcache::
 std::vector<BlockCopy> block_copies(const StepPlan& plan, const kvcache::KvCacheManager& kv) {
   std::vector<BlockCopy> copies;
   for (const Admission& admission : plan.admit) {
-    if (!admission.fork_of) continue;
-    const std::optional<BlockCopy> copy = kv.partial_copy(admission.sequence, *admission.fork_of);
-    if (copy) copies.push_back(*copy);
+    for (const BlockCopy& copy : kv.copies(admission.sequence)) copies.push_back(copy);
   }
   return copies;
 }

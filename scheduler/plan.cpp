@@ -64,7 +64,7 @@ class Planner {
   void gather_running() {
     runners_.reserve(state_.running.size());
     for (const Sequence& sequence : state_.running) {
-      runners_.push_back({.sequence = &sequence, .held_blocks = kv_.blocks_held(sequence.id)});
+      runners_.push_back({.sequence = &sequence, .held_blocks = kv_.num_stripes(sequence.id)});
     }
   }
 
@@ -259,7 +259,7 @@ class Planner {
     if (source != nullptr && wanted > match.tokens) {
       return {wanted, wanted / block_tokens_, 0, source->id};
     }
-    return {match.tokens, match.blocks, match.reclaimable_blocks, std::nullopt};
+    return {match.tokens, match.stripes, match.stripes - match.live_blocks, std::nullopt};
   }
 
   /// False, and nothing done, when there is no room for it.

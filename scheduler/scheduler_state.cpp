@@ -68,7 +68,7 @@ std::optional<Sequence> remove(SchedulerState& state, kvcache::KvCacheManager& k
     if (found == line->end()) continue;
     Sequence removed = std::move(*found);
     line->erase(found);
-    if (line == &state.running) kv.evict(id);
+    if (line == &state.running) kv.evict(id, removed.hashed_tokens());
     return removed;
   }
   return std::nullopt;

@@ -121,8 +121,8 @@ void AttentionPlan::add_row_blocks(const Batch& batch, std::span<const std::uint
       small.chunk = c;
       small.num_rows = num_queries * heads;
       small.whole_ranges = (chunk.first_position + first_query[c] + 1) / kAttentionRange;
-      small.blocks = chunk.block_table.first(std::size_t{small.whole_ranges} *
-                                             (kAttentionRange / limits_.block_tokens));
+      small.blocks = chunk.block_tables[0].first(std::size_t{small.whole_ranges} *
+                                                 (kAttentionRange / limits_.block_tokens));
       small.first_row_block = row_blocks_.size();
       if (small.whole_ranges > 0) small_chunks_.push_back(small);
     }

@@ -141,7 +141,7 @@ void AttentionStep::attend_work(std::uint32_t layer, const AttentionWork& work,
       std::min(work.end_range * (kAttentionRange / block_tokens), last_position / block_tokens + 1);
   const std::byte** k_tiles = worker.tiles.data();
   const std::byte** v_tiles = k_tiles + (end - first);
-  const std::span<const BlockId> table = batch_->chunks[block.chunk].block_table;
+  const std::span<const BlockId> table = batch_->chunks[block.chunk].block_tables[0];
   for (std::uint32_t i = first; i < end; ++i) {
     k_tiles[i - first] = storage_.k_tile(layer, table[i], kv_head);
     v_tiles[i - first] = storage_.v_tile(layer, table[i], kv_head);
@@ -171,7 +171,7 @@ void AttentionStep::attend_work(std::uint32_t layer, const AttentionWork& work,
 const std::byte* AttentionStep::first_k_tile(std::uint32_t layer, const AttentionWork& work,
                                              std::uint32_t i) const {
   const RowBlock& block = plan_.row_block(work.first_member);
-  const std::span<const BlockId> table = batch_->chunks[block.chunk].block_table;
+  const std::span<const BlockId> table = batch_->chunks[block.chunk].block_tables[0];
   const std::size_t index =
       std::size_t{work.first_range} * (kAttentionRange / storage_.geometry().block_tokens) + i;
   const std::size_t last =

@@ -318,7 +318,8 @@ void Decoder::rotate_and_store(std::uint32_t layer, const WorkShare& share) {
       rotate(&query_[t * strides_.query + head * config_.head_dim], cosines, sines,
              config_.rope.dims);
     }
-    const BlockId block = batch_->chunks[token.chunk].block_table[token.position / block_tokens];
+    const BlockId block =
+        batch_->chunks[token.chunk].block_tables[0][token.position / block_tokens];
     for (std::uint32_t head = 0; head < config_.num_kv_heads; ++head) {
       float* key = &key_[t * strides_.kv + std::size_t{head} * config_.head_dim];
       const float* value = &value_[t * strides_.kv + std::size_t{head} * config_.head_dim];

@@ -87,6 +87,7 @@ class RecordingExecutor final : public runtime::Executor {
     friend bool operator==(const Chunk&, const Chunk&) = default;
   };
 
+  [[nodiscard]] bool same_slots(BlockId, BlockId, std::uint32_t) const override { return true; }
   Result<StepResult> execute(const runtime::Batch& batch) override {
     StepResult result;
     std::vector<Chunk> step;
@@ -116,10 +117,10 @@ class RecordingExecutor final : public runtime::Executor {
     CHECK(chunk.request->sampling.temperature == 0.0F);
     CHECK(chunk.num_prompt_tokens == chunk.request->prompt_tokens.size());
     for (std::uint32_t position = chunk.first_position; position < end; ++position) {
-      REQUIRE(position / kBlockTokens < chunk.block_table.size());
+      REQUIRE(position / kBlockTokens < chunk.block_tables[0].size());
       CHECK(chunk.tokens[position] < kVocabulary);
       if (position >= chunk.num_prompt_tokens) CHECK(chunk.tokens[position] == 7);
-      const std::uint32_t block = value_of(chunk.block_table[position / kBlockTokens]);
+      const std::uint32_t block = value_of(chunk.block_tables[0][position / kBlockTokens]);
       CHECK(blocks.emplace(block, value_of(chunk.sequence)).first->second ==
             value_of(chunk.sequence));
     }

@@ -53,6 +53,13 @@ std::vector<TokenId> count_to(TokenId end) {
   return tokens;
 }
 
+std::optional<BlockCopy> one_copy(const KvCacheManager& kv, SequenceId id) {
+  const std::vector<BlockCopy> copies = kv.copies(id);
+  return copies.empty() ? std::nullopt : std::optional(copies.front());
+}
+
+void evict(KvCacheManager& kv, SequenceId id) { (void)kv.evict(id, {{}, HashChain()}); }
+
 std::uint32_t blocks_for(const KvCacheManager& kv, std::size_t tokens) {
   return static_cast<std::uint32_t>(kv.geometry().blocks_for(tokens));
 }
@@ -81,7 +88,7 @@ class RandomForks {
     } else if (action <= 7) {
       compute(SequenceId{chosen->first}, chosen->second, 1 + below(6));
     } else {
-      kv_.evict(SequenceId{chosen->first});
+      evict(kv_, SequenceId{chosen->first});
       live_.erase(chosen);
     }
   }
@@ -97,7 +104,7 @@ class RandomForks {
   }
 
   void end_all() {
-    for (const auto& [id, one] : live_) kv_.evict(SequenceId{id});
+    for (const auto& [id, one] : live_) evict(kv_, SequenceId{id});
     live_.clear();
     kv_.check_integrity();
     CHECK(kv_.num_free_blocks() == kv_.num_blocks());
@@ -141,7 +148,7 @@ class RandomForks {
     live_.emplace(last_id_, Live{Text(kv_, {first, first + tokens}), tokens});
     kv_.fork(id, SequenceId{source}, tokens);
     kv_.grow(id, blocks_for(kv_, tokens) - kv_.blocks_held(id));
-    const std::optional<BlockCopy> copy = kv_.partial_copy(id, SequenceId{source});
+    const std::optional<BlockCopy> copy = one_copy(kv_, id);
     if (!copy) return;
     for (std::uint32_t i = 0; i < copy->num_tokens; ++i) {
       slot_of(copy->destination, i) = slot_of(copy->source, i);
@@ -186,7 +193,7 @@ TEST_CASE("Fork: shares full blocks and copies the one it ends in", "[kvcache]")
   CHECK(forked[1] == leader[1]);
   CHECK(forked[2] != leader[2]);
   CHECK(kv.references(leader[1]) == 2);
-  CHECK(kv.partial_copy(kFork, kLeader) == BlockCopy{leader[2], forked[2], 2});
+  CHECK(one_copy(kv, kFork) == BlockCopy{leader[2], forked[2], 2});
   kv.check_may_write(kFork, 1);
   kv.commit(kFork, prompt.hashed(), 11);
   kv.check_integrity();
@@ -200,9 +207,9 @@ TEST_CASE("Fork: at a block's border copies nothing", "[kvcache]") {
   const Text prompt(kv, count_to(9));
   compute(kv, kLeader, prompt);
   kv.fork(kFork, kLeader, 8);
-  CHECK_FALSE(kv.partial_copy(kFork, kLeader).has_value());
+  CHECK_FALSE(one_copy(kv, kFork).has_value());
   kv.grow(kFork, 1);
-  CHECK_FALSE(kv.partial_copy(kFork, kLeader).has_value());
+  CHECK_FALSE(one_copy(kv, kFork).has_value());
   kv.commit(kFork, prompt.hashed(), 9);
   kv.check_integrity();
 }
@@ -215,10 +222,10 @@ TEST_CASE("Fork: shared blocks outlive whoever of the two goes first", "[kvcache
   compute(kv, kLeader, prompt);
   kv.fork(kFork, kLeader, 10);
   kv.grow(kFork, 1);
-  kv.evict(leader_first ? kLeader : kFork);
+  evict(kv, leader_first ? kLeader : kFork);
   kv.check_integrity();
   CHECK(kv.num_live_blocks() == 3);
-  kv.evict(leader_first ? kFork : kLeader);
+  evict(kv, leader_first ? kFork : kLeader);
   kv.check_integrity();
   CHECK(kv.num_free_blocks() == 8);
   CHECK(kv.num_cached_blocks() == (prefix_cache ? 2 : 0));
@@ -255,7 +262,7 @@ TEST_CASE("Fork: of tokens that its source has not computed aborts", "[kvcache]"
   CHECK(testing::aborts([&] { kv.fork(kLeader, kLeader, 9); }));
   CHECK(testing::aborts([&] { kv.fork(kFork, kThird, 9); }));
   kv.fork(kFork, kLeader, 9);
-  CHECK(testing::aborts([&] { (void)kv.partial_copy(kFork, kLeader); }));  // it has no block yet
+  CHECK(testing::aborts([&] { (void)one_copy(kv, kFork); }));  // it has no block yet
 }
 
 TEST_CASE("check_may_write: aborts at a block that is shared, published or missing", "[kvcache]") {

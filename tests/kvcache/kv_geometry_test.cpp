@@ -33,14 +33,37 @@ TEST_CASE("KvGeometry: a block charges the padding of its tiles", "[kvcache]") {
   CHECK(odd.bytes_per_block() == 2 * 2 * 128);
 }
 
-TEST_CASE("KvGeometry: groups add up", "[kvcache]") {
-  const KvGeometry mixed{
-      .groups = {{.num_layers = 2, .num_kv_heads = 1, .head_dim = 64, .window_tokens = 0},
-                 {.num_layers = 10, .num_kv_heads = 2, .head_dim = 32, .window_tokens = 512}},
+TEST_CASE("KvGeometry: groups add up, and share blocks of one size", "[kvcache]") {
+  // As in Gemma 3 270M: 18 layers, each sixth of them without a window.
+  KvGeometry mixed{
+      .groups = {{.num_layers = 15, .num_kv_heads = 1, .head_dim = 256, .window_tokens = 512},
+                 {.num_layers = 3, .num_kv_heads = 1, .head_dim = 256, .window_tokens = 0}},
       .type = KvType::kF16,
-      .block_tokens = 32};
-  CHECK(mixed.bytes_per_token() == 2 * 2 * (2 * 64 + 10 * 2 * 32));
-  CHECK(mixed.bytes_per_block() == 32 * mixed.bytes_per_token());
+      .block_tokens = 32,
+      .largest_chunk = 64};
+  for (std::uint32_t layer = 0; layer < 18; ++layer) {
+    mixed.group_of_layer.push_back(layer % 6 == 5 ? 1 : 0);
+  }
+  CHECK(mixed.bytes_per_token() == 2 * 18 * 256 * 2);
+  CHECK(mixed.layers_per_block() == 3);
+  CHECK(mixed.blocks_per_stripe(0) == 5);
+  CHECK(mixed.blocks_per_stripe(1) == 1);
+  CHECK(mixed.blocks_per_stripes() == 6);
+  CHECK(mixed.bytes_per_block() == 32 * 2 * 3 * 256 * 2);
+  CHECK(mixed.place(0) == LayerPlace{0, 0, 0});
+  CHECK(mixed.place(5) == LayerPlace{1, 0, 0});
+  CHECK(mixed.place(6) == LayerPlace{0, 1, 2});
+  CHECK(mixed.place(16) == LayerPlace{0, 4, 2});
+  CHECK(mixed.place(17) == LayerPlace{1, 0, 2});
+  CHECK(mixed.blocks_for(100) == 4 * 6);
+  CHECK(mixed.blocks_for(32'000) == 1000 + 5 * (18 + 1));  // 512 + 63 = 575 is 18 stripes
+  CHECK(mixed.first_visible_stripe(1, 5000) == 0);
+  CHECK(mixed.first_visible_stripe(0, 511) == 0);
+  CHECK(mixed.first_visible_stripe(0, 542) == 0);  // sees 31 .. 542
+  CHECK(mixed.first_visible_stripe(0, 543) == 1);
+  mixed.group_of_layer.clear();
+  CHECK(mixed.place(14) == LayerPlace{0, 4, 2});
+  CHECK(mixed.place(15) == LayerPlace{1, 0, 0});
 }
 
 TEST_CASE("KvGeometry: tokens round up to blocks and budgets down", "[kvcache]") {
@@ -58,12 +81,14 @@ TEST_CASE("KvGeometry: tokens round up to blocks and budgets down", "[kvcache]")
 TEST_CASE("KvGeometry: a windowed group stops growing at the window, the chunk and a block",
           "[kvcache]") {
   KvGeometry geometry = smollm2(KvType::kF16, 16);
-  CHECK(geometry.blocks_for_group(0, 1000, 64) == 63);
+  geometry.largest_chunk = 64;
+  CHECK(geometry.stripes_for_group(0, 1000) == 63);
   geometry.groups[0].window_tokens = 128;
-  CHECK(geometry.blocks_for_group(0, 100, 64) == 7);    // shorter than the window
-  CHECK(geometry.blocks_for_group(0, 1000, 1) == 9);    // 128 + 0 is 8 blocks, and 1
-  CHECK(geometry.blocks_for_group(0, 1000, 64) == 13);  // 128 + 63 = 191 is 12 blocks, and 1
-  CHECK(geometry.blocks_for_group(0, 100'000, 64) == 13);
+  CHECK(geometry.stripes_for_group(0, 100) == 7);    // shorter than the window
+  CHECK(geometry.stripes_for_group(0, 1000) == 13);  // 128 + 63 = 191 is 12 stripes, and 1
+  CHECK(geometry.stripes_for_group(0, 100'000) == 13);
+  geometry.largest_chunk = 1;
+  CHECK(geometry.stripes_for_group(0, 1000) == 9);  // 128 + 0 is 8 stripes, and 1
 }
 
 TEST_CASE("KvGeometry: the last generated token takes no slot", "[kvcache]") {

@@ -107,10 +107,32 @@ TEST_CASE("KvStorage: a copied block has the other's every tile, and its neighbo
   CHECK(testing::aborts([&] { storage.copy_block(BlockId{1}, BlockId{5}); }));
 }
 
-TEST_CASE("KvStorage: several layer groups are refused until they are built", "[kvcache]") {
-  KvGeometry geometry = small(KvType::kF16, 8);
+TEST_CASE("KvStorage: groups share blocks of one size, and others are refused", "[kvcache]") {
+  KvGeometry geometry = small(KvType::kF16, 8);  // 3 layers
   geometry.groups.push_back(geometry.groups[0]);
+  geometry.groups[1].num_layers = 6;
+  CHECK(KvStorage(geometry, 2).size_bytes() == 2 * small(KvType::kF16, 8).bytes_per_block());
+  geometry.groups[1].head_dim = 16;
   CHECK(testing::aborts([&] { KvStorage(geometry, 1); }));
+}
+
+TEST_CASE("KvStorage: slots are compared in both halves, and no further than asked", "[kvcache]") {
+  for (const KvType type : {KvType::kF32, KvType::kF16}) {
+    const KvGeometry geometry = small(type, 8);
+    KvStorage storage(geometry, 2);
+    const std::size_t element = element_bytes(type);
+    const std::size_t slot = 5;
+    const std::size_t dimension = 3;
+    CHECK(storage.same_slots(BlockId{0}, BlockId{1}, geometry.block_tokens));
+    const std::size_t k_offset = (dimension * geometry.block_tokens + slot) * element;
+    storage.k_tile(2, BlockId{1}, 1)[k_offset] = std::byte{1};
+    CHECK(storage.same_slots(BlockId{0}, BlockId{1}, 5));
+    CHECK_FALSE(storage.same_slots(BlockId{0}, BlockId{1}, 6));
+    storage.k_tile(2, BlockId{1}, 1)[k_offset] = std::byte{0};
+    storage.v_tile(0, BlockId{0}, 0)[(slot * 8 + dimension) * element] = std::byte{1};
+    CHECK(storage.same_slots(BlockId{0}, BlockId{1}, 5));
+    CHECK_FALSE(storage.same_slots(BlockId{0}, BlockId{1}, 6));
+  }
 }
 
 }  // namespace kvasir::kvcache

@@ -54,7 +54,10 @@ class FakeKv final : public kvcache::KvView {
   const kvcache::KvGeometry& geometry() const override { return geometry_; }
   std::uint32_t num_blocks() const override { return num_blocks_; }
   std::uint32_t num_free_blocks() const override { return num_free_; }
+  std::uint32_t num_stripes(SequenceId id) const override { return held.at(id); }
   std::uint32_t blocks_held(SequenceId id) const override { return held.at(id); }
+  std::uint32_t shared_window_blocks() const override { return 0; }
+  bool can_fork(SequenceId, std::uint32_t) const override { return true; }
   std::uint32_t blocks_freed_by_evicting(SequenceId id) const override { return alone.at(id); }
   kvcache::PrefixMatch match_prefix(const kvcache::HashedTokens& tokens) const override {
     return match.at(tokens.tokens.data());
@@ -121,7 +124,8 @@ std::string decide(const std::string& situation) {
     const std::uint32_t match = words.count("match", 0);
     std::vector<Sequence>& line = words.head[0] == 'r' ? state.running : state.waiting;
     line.push_back(std::move(sequence));
-    kv.match[line.back().tokens.data()] = {match * kBlockTokens, match, words.count("reclaim", 0)};
+    kv.match[line.back().tokens.data()] = {match * kBlockTokens, match,
+                                           match - words.count("reclaim", 0), 0};
   }
   std::ranges::stable_sort(state.running, {}, &Sequence::priority);
   std::ranges::stable_sort(state.waiting, {}, &Sequence::priority);

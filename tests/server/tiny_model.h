@@ -37,6 +37,7 @@ inline constexpr std::uint32_t kTinyVocabSize = 300;
 class ScriptExecutor final : public runtime::Executor {
  public:
   explicit ScriptExecutor(std::vector<TokenId> script) : script_(std::move(script)) {}
+  [[nodiscard]] bool same_slots(BlockId, BlockId, std::uint32_t) const override { return true; }
   [[nodiscard]] Result<StepResult> execute(const runtime::Batch& batch) override;
 
   void set_script(std::vector<TokenId> script);

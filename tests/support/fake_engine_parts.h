@@ -50,6 +50,7 @@ class PrefixExecutor final : public runtime::Executor {
  public:
   explicit PrefixExecutor(std::uint32_t vocab_size) : vocab_size_(vocab_size) {}
 
+  [[nodiscard]] bool same_slots(BlockId, BlockId, std::uint32_t) const override { return true; }
   Result<StepResult> execute(const runtime::Batch& batch) override {
     if (before_step) before_step(batch);
     if (fail_next) {

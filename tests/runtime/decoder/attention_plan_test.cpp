@@ -49,7 +49,7 @@ struct Scene {
       BatchChunk chunk;
       chunk.first_position = shapes[c].first_position;
       chunk.num_tokens = shapes[c].num_tokens;
-      chunk.block_table = tables[c];
+      chunk.block_tables[0] = tables[c];
       batch.num_tokens += chunk.num_tokens;
       batch.chunks.push_back(chunk);
     }
@@ -116,8 +116,9 @@ Found check_plan(const AttentionPlan& plan, const Scene& scene, const AttentionP
           REQUIRE(work.end_range * kAttentionRange <= chunk.first_position + block.first_query + 1);
           const std::uint32_t per_range = kAttentionRange / limits.block_tokens;
           const auto first = work.first_range * per_range, end = work.end_range * per_range;
-          REQUIRE(std::equal(chunk.block_table.begin() + first, chunk.block_table.begin() + end,
-                             leading.block_table.begin() + first));
+          REQUIRE(std::equal(chunk.block_tables[0].begin() + first,
+                             chunk.block_tables[0].begin() + end,
+                             leading.block_tables[0].begin() + first));
         }
         const HeadGroup& heads = plan.head_group(block);
         for (std::uint32_t q = 0; q < block.num_queries; ++q) {

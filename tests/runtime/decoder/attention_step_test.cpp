@@ -79,7 +79,7 @@ class Scene {
   void leave_nans(AttentionStep& step, std::uint32_t num_threads) const {
     BatchChunk longest = batch_.chunks[0];
     for (const BatchChunk& chunk : batch_.chunks) {
-      if (chunk.block_table.size() > longest.block_table.size()) longest = chunk;
+      if (chunk.block_tables[0].size() > longest.block_tables[0].size()) longest = chunk;
     }
     longest.first_position += longest.num_tokens - 1;
     longest.num_tokens = 1;
@@ -109,7 +109,7 @@ class Scene {
         for (std::uint32_t h = 0; h < shape_.num_heads; ++h) {
           const std::uint32_t kv_head = h / (shape_.num_heads / shape_.num_kv_heads);
           std::vector<const std::byte*> k, v;
-          for (const BlockId block : chunk.block_table) {
+          for (const BlockId block : chunk.block_tables[0]) {
             k.push_back(storage_.k_tile(kLayer, block, kv_head));
             v.push_back(storage_.v_tile(kLayer, block, kv_head));
           }
@@ -166,7 +166,7 @@ class Scene {
     BatchChunk chunk;
     chunk.first_position = shape.first_position;
     chunk.num_tokens = shape.num_tokens;
-    chunk.block_table = table;
+    chunk.block_tables[0] = table;
     batch_.chunks.push_back(chunk);
     first_token_.push_back(batch_.num_tokens);
     first_query_.push_back(shape.first_query);
@@ -276,7 +276,7 @@ TEST_CASE("AttentionStep: the buffers are counted, and a step allocates nothing"
     BatchChunk chunk;
     chunk.first_position = 3000;
     chunk.num_tokens = 8;
-    chunk.block_table = table;
+    chunk.block_tables[0] = table;
     batch.chunks.assign(64, chunk);
     batch.num_tokens = 64 * 8;
     std::vector<std::uint32_t> first_token, first_query(64, 0);

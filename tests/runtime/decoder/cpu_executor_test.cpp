@@ -37,7 +37,7 @@ struct Fixture {
     chunk.first_logits_row = 17;
     chunk.tokens = std::span(tokens).first(18);
     chunk.num_prompt_tokens = 18;
-    chunk.block_table = table;
+    chunk.block_tables[0] = table;
     chunk.request = &request;
   }
 
@@ -83,7 +83,7 @@ TEST_CASE("CpuExecutor: a chunk is sampled at its last row if that is the last k
   silent.num_tokens = 2;
   silent.first_logits_row = 2;
   const std::vector<BlockId> other = {BlockId{1}};
-  silent.block_table = other;
+  silent.block_tables[0] = other;
   silent.sequence = SequenceId{8};
   f.chunk.sequence = SequenceId{7};
   const auto result = f.execute({silent, f.chunk});
@@ -179,7 +179,7 @@ TEST_CASE("CpuExecutor: a batch that breaks the contract aborts", "[runtime]") {
     c.first_logits_row = 0;
   }));
   CHECK(broken([](BatchChunk& c) { c.tokens = c.tokens.first(17); }));
-  CHECK(broken([](BatchChunk& c) { c.block_table = c.block_table.first(1); }));
+  CHECK(broken([](BatchChunk& c) { c.block_tables[0] = c.block_tables[0].first(1); }));
   CHECK(broken([](BatchChunk& c) { c.first_logits_row = 19; }));
   CHECK(broken([](BatchChunk& c) { c.first_position = 15; }));  // reaches a third block
   CHECK(broken([](BatchChunk& c) {
@@ -188,10 +188,10 @@ TEST_CASE("CpuExecutor: a batch that breaks the contract aborts", "[runtime]") {
   }));  // over max_step_tokens
   CHECK(broken([](BatchChunk& c) { c.num_prompt_tokens = 61; }));
   const std::vector<BlockId> outside = {BlockId{2}, BlockId{4}};
-  CHECK(broken([&](BatchChunk& c) { c.block_table = outside; }));
+  CHECK(broken([&](BatchChunk& c) { c.block_tables[0] = outside; }));
   const std::vector<BlockId> long_table(4, BlockId{0});
   CHECK(broken([&](BatchChunk& c) {
-    c.block_table = long_table;
+    c.block_tables[0] = long_table;
     c.first_position = 39;
   }));  // over the context
   std::vector<TokenId> odd = f.tokens;

@@ -47,7 +47,7 @@ Hidden compute_hidden(const TestModel& model, const std::vector<TokenId>& ids, I
   BatchChunk chunk;
   chunk.num_tokens = num_tokens;
   chunk.tokens = ids;
-  chunk.block_table = blocks;
+  chunk.block_tables[0] = blocks;
   batch.chunks.push_back(chunk);
   batch.num_tokens = num_tokens;
   std::vector<std::uint32_t> all;

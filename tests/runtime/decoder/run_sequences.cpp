@@ -41,7 +41,7 @@ void SequenceRunner::step(std::span<const ChunkOrder> chunks) {
     if (sequence.keep_all_logits || sequence.request.prompt_logprobs) chunk.first_logits_row = 0;
     chunk.tokens = sequence.tokens;
     chunk.num_prompt_tokens = static_cast<std::uint32_t>(sequence.request.prompt_tokens.size());
-    chunk.block_table = sequence.blocks;
+    chunk.block_tables[0] = sequence.blocks;
     chunk.request = &sequence.request;
     batch.num_tokens += chunk.num_tokens;
     batch.chunks.push_back(chunk);
