@@ -18,8 +18,8 @@ constexpr std::uint64_t kPromptSeed = 20'260'101;  // any; equal prompts in ever
 /// its keys and values with the same ones.
 struct BenchSequence {
   Request request;
-  std::vector<TokenId> tokens;  // prompt, then what was sampled
-  std::vector<BlockId> blocks;
+  std::vector<TokenId> tokens;               // prompt, then what was sampled
+  std::vector<std::vector<BlockId>> blocks;  // [groups]: stripe * blocks_per_stripe + i
   std::uint32_t num_computed = 0;
 
   [[nodiscard]] std::uint32_t num_pending() const {
@@ -35,8 +35,25 @@ struct BenchSequence {
 
 struct SequenceShape {
   std::uint32_t prompt_tokens = 0;
-  std::uint64_t num_blocks = 0;
+  std::uint64_t num_stripes = 0;
+  std::vector<std::uint32_t> blocks_per_stripe;  // [groups]
 };
+
+/// Stripes of the longest sequence of a workload, for every group: a round begins where the one
+/// before began, and then needs again what a window would have given back.
+std::uint64_t stripes_of_one(const Workload& workload, const kvcache::KvGeometry& geometry,
+                             std::uint32_t step_tokens) {
+  return geometry.stripes_for(longest_sequence_tokens(workload, step_tokens));
+}
+
+SequenceShape shape_of(std::uint64_t num_stripes, const kvcache::KvGeometry& geometry) {
+  SequenceShape shape;
+  shape.num_stripes = num_stripes;
+  for (std::size_t group = 0; group < geometry.groups.size(); ++group) {
+    shape.blocks_per_stripe.push_back(geometry.blocks_per_stripe(group));
+  }
+  return shape;
+}
 
 /// Sequence `index` of `count`. Block b of sequence s is s + b * count: neighbours in a sequence
 /// are no neighbours in memory, as it is after a while in a daemon.
@@ -50,8 +67,14 @@ BenchSequence make_sequence(const SequenceShape& shape, std::uint32_t index, std
   sequence.request.sampling.temperature = 0.0F;
   sequence.request.stop.max_tokens = 1U << 30U;  // the workload ends it
   sequence.tokens = sequence.request.prompt_tokens;
-  for (std::uint64_t block = 0; block < shape.num_blocks; ++block) {
-    sequence.blocks.push_back(BlockId{static_cast<std::uint32_t>(index + block * count)});
+  sequence.blocks.resize(shape.blocks_per_stripe.size());
+  std::uint64_t next = 0;
+  for (std::uint64_t stripe = 0; stripe < shape.num_stripes; ++stripe) {
+    for (std::size_t group = 0; group < sequence.blocks.size(); ++group) {
+      for (std::uint32_t i = 0; i < shape.blocks_per_stripe[group]; ++i, ++next) {
+        sequence.blocks[group].push_back(BlockId{static_cast<std::uint32_t>(index + next * count)});
+      }
+    }
   }
   return sequence;
 }
@@ -62,13 +85,11 @@ class WorkloadRunner {
                  const kvcache::KvGeometry& geometry)
       : setup_(setup), workload_(workload) {
     const std::uint32_t count = sequences_at_once(workload);
-    const std::uint64_t blocks =
-        geometry.blocks_for(longest_sequence_tokens(workload, setup.step_tokens));
+    SequenceShape shape = shape_of(stripes_of_one(workload, geometry, setup.step_tokens), geometry);
     for (std::uint32_t i = 0; i < count; ++i) {
       const bool arriving = i >= workload.sequences;
-      const std::uint32_t prompt =
-          arriving ? workload.arriving_prompt_tokens : workload.prompt_tokens;
-      sequences_.push_back(make_sequence({prompt, blocks}, i, count, setup.vocab_size));
+      shape.prompt_tokens = arriving ? workload.arriving_prompt_tokens : workload.prompt_tokens;
+      sequences_.push_back(make_sequence(shape, i, count, setup.vocab_size));
     }
   }
 
@@ -183,7 +204,7 @@ class WorkloadRunner {
     chunk.first_logits_row = samples ? chunk.num_tokens - 1 : chunk.num_tokens;
     chunk.tokens = sequence.tokens;
     chunk.num_prompt_tokens = static_cast<std::uint32_t>(sequence.request.prompt_tokens.size());
-    chunk.block_tables[0] = sequence.blocks;
+    std::ranges::copy(sequence.blocks, chunk.block_tables.begin());
     chunk.request = &sequence.request;
     batch_.num_tokens += chunk.num_tokens;
     batch_.chunks.push_back(chunk);
@@ -220,8 +241,8 @@ class WorkloadRunner {
 
 std::uint64_t bench_blocks(const Workload& workload, const kvcache::KvGeometry& geometry,
                            std::uint32_t step_tokens) {
-  return sequences_at_once(workload) *
-         geometry.blocks_for(longest_sequence_tokens(workload, step_tokens));
+  return sequences_at_once(workload) * stripes_of_one(workload, geometry, step_tokens) *
+         geometry.blocks_per_stripes();
 }
 
 WorkloadTimes run_workload(const BenchSetup& setup, const Workload& workload,

@@ -53,13 +53,19 @@ runtime::Isa choose_isa(const LoadedOptions& loaded) {
                      " is not there; allowed on this CPU: auto, " + known);
 }
 
+std::string counted(std::uint64_t count, const std::string& what) {
+  return count == 1 ? "one " + what : std::to_string(count) + " " + what + "s";
+}
+
 std::uint32_t choose_blocks(const LoadedOptions& loaded, const kvcache::KvGeometry& geometry) {
   const std::uint64_t budget_bytes = loaded.options.kv_budget_bytes;
   const std::uint64_t blocks = geometry.blocks_in(budget_bytes);
-  if (blocks == 0) {
+  const std::uint64_t least = geometry.blocks_per_stripes();
+  if (blocks < least) {
     throw StartupError(origin_of(loaded, "kv-budget") + ": " + std::to_string(budget_bytes) +
-                       " bytes is less than one block, the least that a sequence needs; allowed: " +
-                       std::to_string(geometry.bytes_per_block()) + " bytes or more (" +
+                       " bytes is less than " + counted(least, "block") +
+                       ", the least that a sequence needs; allowed: " +
+                       std::to_string(least * geometry.bytes_per_block()) + " bytes or more (" +
                        std::to_string(geometry.block_tokens) + " tokens of " +
                        std::to_string(geometry.bytes_per_token()) + " bytes)");
   }
@@ -156,6 +162,64 @@ void pack(EngineStack& stack) {
   stack.packing_seconds = std::chrono::duration<double>(stack.clock.now() - begin).count();
 }
 
+engine::EngineOptions engine_options(const config::ServeOptions& options, const EngineStack& stack,
+                                     std::uint64_t model_hash) {
+  engine::EngineOptions engine;
+  engine.geometry = stack.geometry;
+  engine.num_blocks = stack.num_blocks;
+  engine.limits.admission = options.admission == "reserve"
+                                ? scheduler::AdmissionPolicy::kReserve
+                                : scheduler::AdmissionPolicy::kOptimistic;
+  engine.limits.max_step_tokens = options.step_tokens;
+  engine.limits.max_sequences = options.max_sequences;
+  engine.limits.context_tokens = stack.context_tokens;
+  engine.max_waiting_sequences = options.max_waiting;
+  engine.model_hash = model_hash;
+  engine.prefix_cache = options.prefix_cache;
+  engine.audit_rate = options.kv_audit_rate;
+  engine.on_audit_mismatch = [](const std::string& what) { spdlog::error("KV audit: {}", what); };
+  return engine;
+}
+
+/// "26 layers", or where windows differ "22 layers with a window of 512 tokens and 4 layers".
+std::string layers_text(const kvcache::KvGeometry& geometry) {
+  std::string text;
+  for (const kvcache::KvLayerGroup& group : geometry.groups) {
+    text += (text.empty() ? "" : " and ") + counted(group.num_layers, "layer");
+    if (group.window_tokens > 0) {
+      text += " with a window of " + std::to_string(group.window_tokens) + " tokens";
+    }
+  }
+  return text;
+}
+
+/// How long one sequence may get: what windows give back on the way, it does not hold.
+void log_kv_room(const EngineStack& stack, const config::ServeOptions& options) {
+  const kvcache::KvGeometry& geometry = stack.geometry;
+  spdlog::info("KV room: {} blocks of {} bytes; a token of one sequence takes {} bytes in {}",
+               stack.num_blocks, geometry.bytes_per_block(), geometry.bytes_per_token(),
+               layers_text(geometry));
+  const std::uint64_t fits = kvcache::longest_prompt_tokens(geometry, stack.num_blocks, 1);
+  const std::uint64_t useful = geometry.blocks_for(stack.context_tokens) * options.max_sequences;
+  if (fits < stack.context_tokens) {
+    spdlog::warn(
+        "KV room: one sequence fits up to {} tokens, fewer than the context; longer "
+        "requests are refused",
+        fits);
+  } else if (stack.num_blocks > useful) {
+    spdlog::info("KV room: {} running {} {} blocks; the other {} only keep prefixes",
+                 options.max_sequences,
+                 options.max_sequences == 1 ? "context needs" : "contexts need", useful,
+                 stack.num_blocks - useful);
+  } else {
+    spdlog::info("KV room: {} at the whole context of {} tokens, {} blocks each",
+                 counted(stack.num_blocks / geometry.blocks_for(stack.context_tokens), "sequence"),
+                 stack.context_tokens, geometry.blocks_for(stack.context_tokens));
+  }
+  spdlog::info("KV room: admission {}; {} of the prefix-cache hits are audited", options.admission,
+               options.kv_audit_rate);
+}
+
 }  // namespace
 
 std::unique_ptr<EngineStack> build_engine_stack(const LoadedOptions& loaded) {
@@ -175,6 +239,8 @@ std::unique_ptr<EngineStack> build_engine_stack(const LoadedOptions& loaded) {
                        " is not in this build");
   }
   stack->geometry = stack->model->config.kv_geometry(*kv_type, kvcache::kBlockTokens);
+  // What a windowed group needs depends on it, so before anything is counted.
+  stack->geometry.largest_chunk = options.step_tokens;
   stack->num_blocks = choose_blocks(loaded, stack->geometry);
   stack->executor_options.num_threads = stack->threads.threads;
   stack->executor_options.max_step_tokens = options.step_tokens;
@@ -204,16 +270,8 @@ std::unique_ptr<EngineStack> build_engine_stack(const LoadedOptions& loaded) {
     throw StartupError(origin_of(loaded, "threads") + ": the system refuses to start " +
                        std::to_string(stack->threads.threads) + " threads: " + error.what());
   }
-  engine::EngineOptions engine_options;
-  engine_options.geometry = stack->geometry;
-  engine_options.num_blocks = stack->num_blocks;
-  engine_options.limits.max_step_tokens = options.step_tokens;
-  engine_options.limits.max_sequences = options.max_sequences;
-  engine_options.limits.context_tokens = stack->context_tokens;
-  engine_options.max_waiting_sequences = options.max_waiting;
-  engine_options.model_hash = model_hash;
-  engine_options.prefix_cache = options.prefix_cache;
-  stack->engine = std::make_unique<engine::Engine>(engine_options, *stack->executor, stack->clock);
+  stack->engine = std::make_unique<engine::Engine>(engine_options(options, *stack, model_hash),
+                                                   *stack->executor, stack->clock);
   stack->info = model_info(loaded, *stack, model_hash);
   return stack;
 }
@@ -241,20 +299,7 @@ void log_engine_stack(const EngineStack& stack, const config::ServeOptions& opti
       stack.memory_limit.limit_bytes == 0 ? "known" : "the " + stack.memory_limit.reason);
   const std::string warning = memory_warning(stack.memory, stack.memory_limit);
   if (!warning.empty()) spdlog::warn(warning);
-  const std::uint64_t kv_tokens = std::uint64_t{stack.num_blocks} * stack.geometry.block_tokens;
-  spdlog::info("KV room: {} tokens in {} blocks of {}; {} bytes per token", kv_tokens,
-               stack.num_blocks, stack.geometry.block_tokens, stack.geometry.bytes_per_token());
-  const std::uint64_t useful =
-      stack.geometry.blocks_for(stack.context_tokens) * options.max_sequences;
-  if (stack.num_blocks > useful) {
-    spdlog::info("KV room: {} running {} {} blocks; the other {} only keep prefixes",
-                 options.max_sequences,
-                 options.max_sequences == 1 ? "context needs" : "contexts need", useful,
-                 stack.num_blocks - useful);
-  } else if (kv_tokens < stack.context_tokens) {
-    spdlog::warn("KV room: {} tokens are fewer than the context; longer requests are refused",
-                 kv_tokens);
-  }
+  log_kv_room(stack, options);
 }
 
 }  // namespace kvasir::cli

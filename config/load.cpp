@@ -7,7 +7,9 @@
 #include <toml++/toml.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
+#include <cmath>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
@@ -91,6 +93,17 @@ std::uint64_t parse_bytes(const OptionRow& row, const Value& value) {
   return *number << shift;
 }
 
+double parse_share(const OptionRow& row, const Value& value) {
+  const char* const end = value.text.data() + value.text.size();
+  double share = 0.0;
+  const auto [stopped, error] = std::from_chars(value.text.data(), end, share);
+  const bool is_number =
+      stopped == end && (error == std::errc{} || error == std::errc::result_out_of_range);
+  if (!is_number || std::isnan(share)) refuse(row, value, "is not a number");
+  if (error != std::errc{} || share < 0.0 || share > 1.0) refuse(row, value, "is out of range");
+  return share == 0.0 ? 0.0 : share;  // "-0" is 0
+}
+
 bool parse_switch(const OptionRow& row, const Value& value) {
   if (value.text == "true") return true;
   if (value.text == "false") return false;
@@ -116,6 +129,8 @@ void set_option(const OptionRow& row, const Value& value, LoadedOptions& loaded)
           options.*member = parse_text(row, value);
         } else if constexpr (std::is_same_v<T, bool>) {
           options.*member = parse_switch(row, value);
+        } else if constexpr (std::is_same_v<T, double>) {
+          options.*member = parse_share(row, value);
         } else if (row.kind == OptionKind::kBytes) {
           options.*member = static_cast<T>(parse_bytes(row, value));
         } else {
@@ -156,10 +171,19 @@ toml::table parse_toml(const std::string& text, const std::string& path) {
   }
 }
 
+std::string toml_float_text(double number) {
+  std::array<char, 64> digits{};
+  return {digits.data(), std::to_chars(digits.data(), digits.data() + digits.size(), number).ptr};
+}
+
 /// The text of a TOML value of the type that the option wants.
 std::string toml_text(const OptionRow& row, const toml::node& node, const std::string& source) {
   const bool wants_number = row.kind == OptionKind::kNumber || row.kind == OptionKind::kBytes;
-  if (wants_number && node.is_integer()) return std::to_string(node.as_integer()->get());
+  const bool takes_integer = wants_number || row.kind == OptionKind::kShare;
+  if (takes_integer && node.is_integer()) return std::to_string(node.as_integer()->get());
+  if (row.kind == OptionKind::kShare && node.is_floating_point()) {
+    return toml_float_text(node.as_floating_point()->get());
+  }
   if (row.kind == OptionKind::kSwitch && node.is_boolean()) {
     return node.as_boolean()->get() ? "true" : "false";
   }

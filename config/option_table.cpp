@@ -2,7 +2,9 @@
 #include "config/option_table.h"
 
 #include <algorithm>
+#include <array>
 #include <cctype>
+#include <charconv>
 #include <sstream>
 
 namespace kvasir::config {
@@ -27,6 +29,13 @@ std::string size_text(std::uint64_t bytes) {
     }
   }
   return std::to_string(bytes);
+}
+
+/// The shortest decimal that reads back as the same number.
+std::string share_text(double share) {
+  std::array<char, 32> digits{};
+  const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), share).ptr;
+  return {digits.data(), end};
 }
 
 std::string joined(const std::vector<std::string_view>& words) {
@@ -100,6 +109,27 @@ std::vector<OptionRow> make_table() {
        .kind = K::kSwitch,
        .member = &O::prefix_cache,
        .help = "Keep blocks of finished sequences and reuse them for equal prefixes."},
+      {.name = "admission",
+       .kind = K::kChoice,
+       .member = &O::admission,
+       .help = "When a waiting sequence may run: optimistic is when what it is likely to need fits "
+               "(when it needs more, one is stopped and goes on later, without loss), reserve is "
+               "when all it can come to need fits (nothing is ever stopped).",
+       .choices = {"optimistic", "reserve"}},
+      {.name = "kv-audit",
+       .kind = K::kShare,
+       .member = &O::kv_audit_rate,
+       .help = "Share of the prefix-cache hits whose keys and values are computed again and "
+               "compared when there is nothing else to do."},
+      {.name = "kv-audit-strict",
+       .kind = K::kSwitch,
+       .member = &O::kv_audit_strict,
+       .help = "Report not ready once such a comparison has failed."},
+      {.name = "kv-receipt",
+       .kind = K::kSwitch,
+       .member = &O::kv_receipt,
+       .help = "Put `kv_cache`, what it cost, into the `usage` of REST answers whose request does "
+               "not say with `kv_receipt`. gRPC answers always have it."},
       {.name = "threads",
        .kind = K::kNumber,
        .member = &O::threads,
@@ -402,6 +432,8 @@ std::string value_text(const OptionRow& row, const ServeOptions& options) {
           return value;
         } else if constexpr (std::is_same_v<T, bool>) {
           return value ? "true" : "false";
+        } else if constexpr (std::is_same_v<T, double>) {
+          return share_text(value);
         } else {
           if (value == 0 && !row.word_for_zero.empty()) return std::string(row.word_for_zero);
           return row.kind == OptionKind::kBytes ? size_text(value) : std::to_string(value);
@@ -423,6 +455,8 @@ std::string allowed_text(const OptionRow& row) {
     case OptionKind::kBytes:
       return "a size from " + size_text(row.min) + " to " + size_text(row.max) +
              ", in plain bytes or with KiB, MiB or GiB";
+    case OptionKind::kShare:
+      return "a number from 0 to 1";
     case OptionKind::kNumber:
       break;
   }
@@ -442,6 +476,8 @@ std::string placeholder(const OptionRow& row) {
       return "true|false";
     case OptionKind::kBytes:
       return "SIZE";
+    case OptionKind::kShare:
+      return "SHARE";
     case OptionKind::kChoice:
     case OptionKind::kNumber:
       break;

@@ -18,6 +18,7 @@ enum class OptionKind : std::uint8_t {
   kText,    // not empty
   kPath,    // not empty, no NUL
   kNumber,  // whole, in [min, max]
+  kShare,   // a decimal fraction, 0 to 1
   kBytes,   // as kNumber, with KiB, MiB or GiB
   kSwitch,  // true or false
   kChoice,  // one of `choices`
@@ -32,8 +33,9 @@ enum OptionUsers : unsigned {
   kBench = 16U,
 };
 
-using OptionMember = std::variant<std::string ServeOptions::*, std::uint32_t ServeOptions::*,
-                                  std::uint64_t ServeOptions::*, bool ServeOptions::*>;
+using OptionMember =
+    std::variant<std::string ServeOptions::*, std::uint32_t ServeOptions::*,
+                 std::uint64_t ServeOptions::*, double ServeOptions::*, bool ServeOptions::*>;
 
 struct OptionRow {
   std::string_view name;  // "kv-budget": --kv-budget, KVASIR_KV_BUDGET, kv_budget in the file

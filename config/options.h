@@ -19,6 +19,10 @@ struct ServeOptions {
   std::uint64_t kv_budget_bytes = 1ULL << 30U;
   std::string kv_type = "f16";  // f32, f16, bf16
   bool prefix_cache = true;
+  std::string admission = "optimistic";  // reserve, optimistic
+  double kv_audit_rate = 0.0;            // 0..1
+  bool kv_audit_strict = false;
+  bool kv_receipt = false;    // on REST answers that do not say
   std::uint32_t threads = 0;  // 0: cgroup quota or affinity mask
   std::uint32_t max_sequences = 64;
   std::uint32_t max_waiting = 1024;

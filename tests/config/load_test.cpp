@@ -263,3 +263,23 @@ TEST_CASE("load_options: the place of the value that counts is kept", "[config]"
   CHECK(origin_of(loaded, "kv-budget") == "default of --kv-budget");
   CHECK(loaded.origins.size() == 3);
 }
+
+TEST_CASE("load_options: a share is any decimal number from 0 to 1", "[config]") {
+  const auto share = [](const std::string& text) {
+    return load_flags({{"kv-audit", text}}).options.kv_audit_rate;
+  };
+  CHECK(share("0") == 0.0);
+  CHECK(share("1") == 1.0);
+  CHECK(share("0.25") == 0.25);
+  CHECK(share("1e-3") == 1e-3);
+  CHECK(load_file("kv_audit = 1").options.kv_audit_rate == 1.0);
+  CHECK(load_file("kv_audit = 0.1").options.kv_audit_rate == 0.1);
+  for (const char* text : {"half", "", "1 ", " 1", "0.5x", "nan", "0x1", "50%", "0,5"}) {
+    check_flag_refused("kv-audit", text, "is not a number; allowed: a number from 0 to 1");
+  }
+  for (const char* text : {"1.0001", "-0.1", "inf", "-inf", "1e999", "1e-999"}) {
+    check_flag_refused("kv-audit", text, "is out of range; allowed: a number from 0 to 1");
+  }
+  check_file_refused("kv_audit = \"0.5\"\n", "kvasir.toml:1: kv_audit: ", "is a string");
+  check_file_refused("kv_audit = nan\n", "kvasir.toml:1: kv_audit: ", "is not a number");
+}
