@@ -51,25 +51,39 @@ bool has_avx_vnni() {
   return (eax & kAvxVnniBit) != 0;
 }
 
+struct CpuFeatures {
+  bool avx2 = false, avx_vnni = false, avx512 = false;
+};
+
+// The builtin also asks whether the operating system saves the wide registers.
+CpuFeatures ask_cpu() {
+  CpuFeatures features;
+  features.avx2 =
+      __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0 && has_f16c();
+  features.avx_vnni = features.avx2 && has_avx_vnni();
+  features.avx512 =
+      features.avx2 && __builtin_cpu_supports("avx512f") != 0 &&
+      __builtin_cpu_supports("avx512bw") != 0 && __builtin_cpu_supports("avx512dq") != 0 &&
+      __builtin_cpu_supports("avx512vl") != 0 && __builtin_cpu_supports("avx512vnni") != 0;
+  return features;
+}
+
 }  // namespace
 
 std::span<const Isa> compiled_isas() { return kCompiledIsas; }
 
-// The builtin also asks whether the operating system saves the wide registers.
+// Asked once: on a virtual machine every CPUID is an exit to the hypervisor, tens of microseconds.
 bool cpu_supports(Isa isa) {
-  const bool has_avx2 =
-      __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0 && has_f16c();
+  static const CpuFeatures features = ask_cpu();
   switch (isa) {
     case Isa::kScalar:
       return true;
     case Isa::kAvx2:
-      return has_avx2;
+      return features.avx2;
     case Isa::kAvxVnni:
-      return has_avx2 && has_avx_vnni();
+      return features.avx_vnni;
     case Isa::kAvx512:
-      return has_avx2 && __builtin_cpu_supports("avx512f") != 0 &&
-             __builtin_cpu_supports("avx512bw") != 0 && __builtin_cpu_supports("avx512dq") != 0 &&
-             __builtin_cpu_supports("avx512vl") != 0 && __builtin_cpu_supports("avx512vnni") != 0;
+      return features.avx512;
   }
   return false;
 }
