@@ -3,13 +3,13 @@ answering probes; a good stream beside it unchanged; one line in the log, JSON, 
 left behind. The inputs are those of the tests of each door; times are judged only where the run is for that."""
 
 import json
-import threading
 import time
 
 import grpc
 import httpx
 import pytest
 
+import crowd
 import test_bad_inputs_grpc as over_grpc
 import test_bad_inputs_rest as over_rest
 from bad_requests import CHAT, COMPLETIONS, post
@@ -20,48 +20,38 @@ SECRET = "pineapple"  # stands in every prompt here and must not reach the log
 ANSWER_SECONDS, LIVEZ_SECONDS = 1.0, 0.1
 
 
-class Probe:
+class Probe(crowd.Beside):
     """Asks /livez and runs a good stream, over and over, beside what is tested."""
 
     def __init__(self, daemon):
+        super().__init__([self._probe, self._stream])
         self.daemon = daemon
         self.alone = good_rest(daemon, 0)
-        self.ending = threading.Event()
-        self.failures, self.slowest, self.probes, self.streams = [], 0.0, 0, 0
-        self.threads = [threading.Thread(target=self._guard, args=(f,)) for f in (self._probe, self._stream)]
-
-    def _guard(self, function):
-        try:
-            while not self.ending.is_set():
-                function()
-        except BaseException as error:  # noqa: BLE001 - a dead thread would pass as a good one
-            self.failures.append(repr(error))
+        self.slowest = 0.0
 
     def _probe(self):
         start = time.monotonic()
         response = self.client.get("/livez")
         self.slowest = max(self.slowest, time.monotonic() - start)
-        self.probes += 1
         assert response.status_code == 200, response.text
         self.ending.wait(0.02)  # a probe's pace, not a wait for anything
 
     def _stream(self):
         assert good_rest(self.daemon, 0) == self.alone, "the good stream differs from what it is alone"
-        self.streams += 1
+
+    def told(self) -> str:
+        probes, streams = self.rounds
+        return f"slowest /livez {self.slowest * 1000:.0f} ms of {probes}, {streams} good streams beside them"
 
     def __enter__(self):
         self.client = httpx.Client(base_url=self.daemon.url, timeout=60)
-        for thread in self.threads:
-            thread.start()
-        return self
+        return super().__enter__()
 
-    def __exit__(self, *_):
-        self.ending.set()
-        for thread in self.threads:
-            thread.join()
-        self.client.close()
-        assert not self.failures, self.failures
-        assert self.probes > 0 and self.streams > 0
+    def __exit__(self, *error):
+        try:
+            super().__exit__(*error)
+        finally:
+            self.client.close()
 
 
 def http_cases():
@@ -132,8 +122,7 @@ def test_rules_hold_for_every_bad_request(start_daemon, judges_times):
                 except (AssertionError, ValueError, KeyError, OSError) as error:
                     wrong.append(f"{name}: {error!r}")
                     connection.close()
-        print(f"{len(ids)} requests; slowest answer {slowest[0] * 1000:.0f} ms ({slowest[1]}), slowest /livez "
-              f"{probe.slowest * 1000:.0f} ms of {probe.probes}, {probe.streams} good streams beside them")
+        print(f"{len(ids)} requests; slowest answer {slowest[0] * 1000:.0f} ms ({slowest[1]}), {probe.told()}")
     connection.close()
     assert not wrong, "\n".join(wrong)
     check_log(daemon, daemon.log().splitlines()[first_line:], ids)
@@ -164,8 +153,7 @@ def test_rules_hold_for_every_bad_call(start_daemon, judges_times):
                             slowest = max(slowest, (time.monotonic() - start, f"{method} {field}={str(value)[:40]}"))
                             if error.code() != grpc.StatusCode.INVALID_ARGUMENT:
                                 wrong.append(f"{method} {field}={str(value)[:40]}: {error.code()} {error.details()}")
-        print(f"{calls} calls; slowest answer {slowest[0] * 1000:.0f} ms ({slowest[1]}), slowest /livez "
-              f"{probe.slowest * 1000:.0f} ms of {probe.probes}, {probe.streams} good streams beside them")
+        print(f"{calls} calls; slowest answer {slowest[0] * 1000:.0f} ms ({slowest[1]}), {probe.told()}")
     assert not wrong, "\n".join(wrong)
     lines = daemon.log().splitlines()[first_line:]
     check_log(daemon, lines, set())

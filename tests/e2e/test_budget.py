@@ -62,25 +62,33 @@ def never_fits(daemon, num_prompt_tokens: int, max_tokens: int) -> str:
     return messages.pop()
 
 
-def test_request_that_can_never_fit_is_refused_with_the_numbers(start_daemon):
-    daemon = start_daemon(kv_budget=1024 * BYTES_PER_TOKEN)
-    status = daemon.status()
-    assert status.total_blocks * status.block_tokens == 1024
-    for num_prompt, max_tokens in ((2000, 10), (500, 900)):
-        message = never_fits(daemon, num_prompt, max_tokens)
-        numbers = [int(n) for n in re.findall(r"\d+", message)]
-        blocks = -(-(num_prompt + max_tokens - 1) // status.block_tokens)  # the last token is never stored
-        assert blocks * status.bytes_per_block in numbers, message
-        assert status.total_blocks * status.bytes_per_block in numbers, message
-        longest = numbers[-1]
-        assert 1024 - max_tokens <= longest <= 1024 - max_tokens + 1, message
-        # The number is true: so long a prompt is taken, one token more is not.
-        if num_prompt == 500:
-            assert len(never_fits(daemon, longest + 1, max_tokens)) > 0
-            stream = daemon.stub.CompleteStream(id_request(prompts.token_ids(daemon, 2, longest),
-                                                           max_tokens=max_tokens, ignore_eos=True))
-            next(stream)
-            stream.cancel()
+def numbers_of(message: str) -> tuple[int, int, int]:
+    """Bytes needed, bytes in the budget, tokens of the longest prompt that would fit."""
+    found = re.fullmatch(r"the prompt of \d+ tokens with max_tokens \d+ needs (\d+) bytes of KV cache, but the whole budget is "
+                         r"(\d+) bytes; the longest prompt that would fit has (\d+) tokens", message)
+    assert found, message
+    return tuple(int(number) for number in found.groups())
+
+
+@pytest.mark.parametrize(("num_prompt", "max_tokens"), [(2000, 10), (500, 900)])
+def test_request_that_can_never_fit_is_refused_with_the_numbers(daemon_with, num_prompt, max_tokens):
+    daemon = daemon_with(kv_budget=1024 * BYTES_PER_TOKEN)
+    block_tokens = daemon.status().block_tokens
+    blocks = -(-(num_prompt + max_tokens - 1) // block_tokens)  # the last token is never stored
+    longest = 1024 - max_tokens + 1
+    assert numbers_of(never_fits(daemon, num_prompt, max_tokens)) == (
+        blocks * block_tokens * BYTES_PER_TOKEN, 1024 * BYTES_PER_TOKEN, longest)
+    # The number is true: so long a prompt is served, one token more is refused.
+    assert numbers_of(never_fits(daemon, longest + 1, max_tokens)) == (
+        1056 * BYTES_PER_TOKEN, 1024 * BYTES_PER_TOKEN, longest)
+    stream = daemon.stub.CompleteStream(id_request(prompts.token_ids(daemon, 2, longest), max_tokens=max_tokens, ignore_eos=True))
+    if max_tokens < 100:
+        assert sum(len(choice.token_ids) for chunk in stream for choice in chunk.choices) == max_tokens
+    else:
+        next(stream)  # it runs; its end would take long
+        stream.cancel()
+    rest = daemon.http.post("/v1/completions", json={"prompt": prompts.token_ids(daemon, 3, 50), "max_tokens": 5})
+    assert rest.status_code == 200 and rest.json()["usage"]["prompt_tokens"] == 50
     assert len(daemon.stub.Complete(id_request(prompts.token_ids(daemon, 3, 50), max_tokens=5)).choices) == 1
     daemon.wait_idle()
 
@@ -126,15 +134,62 @@ def test_over_long_prompt_is_refused_with_both_numbers_and_never_cut(daemon):
         assert error.value.code() == grpc.StatusCode.INVALID_ARGUMENT and error.value.details() == message
 
 
-def test_code_word_before_too_much_filler_is_refused_at_both_doors(daemon):
-    filler = prompts.text(6, daemon.context_tokens + 500)
-    content = f"The code word is ALBATROSS.\n{filler}\nWhat is the code word?"
-    rest = daemon.http.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": content}]})
-    assert rest.status_code == 400 and rest.json()["error"]["code"] == "context_length_exceeded"
-    assert str(daemon.context_tokens) in rest.json()["error"]["message"]
-    with pytest.raises(grpc.RpcError) as error:
-        daemon.stub.Chat(pb.ChatRequest(messages=[pb.ChatMessage(role="user", content=content)]))
-    assert error.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+CODE_WORD = "The code word is ALBATROSS.\n{}\nWhat is the code word?"
+
+
+def chat_refused(daemon, content: str, **limit) -> str:
+    """Both doors refuse a chat, streamed or not, before any work, with one message."""
+    before = daemon.status()
+    messages = set()
+    for stream in (False, True):
+        rest = daemon.http.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": content}],
+                                                              "stream": stream} | limit)
+        assert rest.status_code == 400 and rest.json()["error"]["code"] == "context_length_exceeded"
+        messages.add(rest.json()["error"]["message"])
+    request = pb.ChatRequest(messages=[pb.ChatMessage(role="user", content=content)], **limit)
+    for method in (daemon.stub.Chat, lambda r: list(daemon.stub.ChatStream(r))):
+        with pytest.raises(grpc.RpcError) as error:
+            method(request)
+        assert error.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+        messages.add(error.value.details())
+    after = daemon.status()
+    assert (after.steps_total, after.prompt_tokens_total) == (before.steps_total, before.prompt_tokens_total)
+    assert len(messages) == 1
+    return messages.pop()
+
+
+def chat_tokens(daemon, content: str) -> int:
+    return daemon.http.post("/tokenize", json={"messages": [{"role": "user", "content": content}]}).json()["count"]
+
+
+def test_code_word_before_too_much_filler_is_refused_with_both_numbers(daemon_with):
+    daemon = daemon_with(context=256)
+    content = CODE_WORD.format(prompts.text(6, 256 + 500))
+    counted = chat_tokens(daemon, content)
+    assert counted >= 256 + 500
+    assert chat_refused(daemon, content) == (
+        f"the prompt has {counted} tokens and at least 1 must be generated, but the context is 256 tokens")
+    assert chat_refused(daemon, content, max_tokens=40) == (
+        f"the prompt has {counted} tokens and max_tokens is 40, but the context is 256 tokens")
+
+
+def test_answer_of_a_chat_fills_the_context_and_no_more(daemon_with):
+    """An explicit max_tokens that does not fit is refused; without one the answer may fill what is left."""
+    daemon = daemon_with(context=256)
+    contents = (CODE_WORD.format(prompts.text(8, num_words)) for num_words in range(200, 0, -1))
+    content, counted = next((c, n) for c in contents if (n := chat_tokens(daemon, c)) <= 256 - 10)
+    left = 256 - counted
+    assert 10 <= left < 20
+    assert chat_refused(daemon, content, max_tokens=left + 1) == (
+        f"the prompt has {counted} tokens and max_tokens is {left + 1}, but the context is 256 tokens")
+    for limit in ({}, {"max_tokens": left}):
+        body = {"messages": [{"role": "user", "content": content}], "ignore_eos": True, "temperature": 0} | limit
+        rest = daemon.http.post("/v1/chat/completions", json=body).json()
+        assert rest["choices"][0]["finish_reason"] == "length" and rest["usage"]["completion_tokens"] == left
+        answer = daemon.stub.Chat(pb.ChatRequest(messages=[pb.ChatMessage(role="user", content=content)], ignore_eos=True,
+                                                 temperature=0, **limit))
+        assert answer.choices[0].finish_reason == pb.FINISH_REASON_LENGTH and answer.usage.completion_tokens == left
+        assert answer.choices[0].text == rest["choices"][0]["message"]["content"]
 
 
 @pytest.mark.parametrize("budget", ["1KiB", str(BYTES_PER_TOKEN)])

@@ -3,12 +3,14 @@
 import json
 import socket
 import struct
+import subprocess
 
 import grpc
 import pytest
 
 import prompts
 from daemon import eventually
+from leaving import Leaving
 from stubs import pb
 
 
@@ -71,6 +73,59 @@ def test_leaving_a_request_that_does_not_stream(daemon, how):
         client.leave(how)
         daemon.wait_idle()
         assert gone(daemon) == before + 1
+
+
+class Curl:
+    """curl as a user has it, killed where the test wants."""
+
+    def __init__(self, daemon, **fields):
+        body = json.dumps({"prompt": "Once", "max_tokens": 2000, "ignore_eos": True, "temperature": 0} | fields)
+        self.process = subprocess.Popen(["curl", "-sN", daemon.url + "/v1/completions", "-H", "Content-Type: application/json",
+                                         "-d", body], stdout=subprocess.PIPE)
+
+    def read_events(self, count: int):
+        while count:
+            line = self.process.stdout.readline()
+            assert line, "curl ended"
+            count -= line.startswith(b"data: ")
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+        self.process.stdout.close()
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_killed_curl_stops_the_work_within_a_step(daemon, stream):
+    with daemon.unharmed():
+        leaving = Leaving(daemon)
+        curl = Curl(daemon, stream=stream)
+        if stream:
+            curl.read_events(5)
+        generated = leaving.status.generation_tokens_total + 5
+        eventually(lambda: daemon.status().generation_tokens_total >= generated, "it generates")
+        curl.kill()
+        leaving.check("client_gone")
+        assert daemon.status().generation_tokens_total < generated + 1900
+
+
+def test_killed_curl_of_a_queued_request_never_starts(daemon_with):
+    daemon = daemon_with(max_sequences=1)
+    with daemon.unharmed():
+        before = daemon.status()
+        first = Curl(daemon, stream=True)
+        first.read_events(1)
+        prompt_tokens = admitted_since(daemon, before)
+        leaving = Leaving(daemon)
+        queued = Curl(daemon, prompt="Another")
+        eventually(lambda: daemon.status().waiting_sequences == 1, "the second request waits")
+        queued.kill()
+        eventually(lambda: daemon.status().waiting_sequences == 0, "it left the queue")
+        leaving.check_counted("client_gone")
+        assert daemon.status().running_sequences == 1 and daemon.status().prompt_tokens_total == prompt_tokens
+        leaving = Leaving(daemon)
+        first.kill()
+        leaving.check("client_gone")
 
 
 @pytest.mark.parametrize("stream", [False, True])

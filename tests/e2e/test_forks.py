@@ -1,8 +1,6 @@
 """Eight choices of one prompt share its blocks: what each says is the same over both doors, in a crowd, under a budget
 that preempts and without the prefix cache, and the blocks that are held prove that the prompt is there once."""
 
-import threading
-
 import httpx
 import pytest
 
@@ -104,24 +102,15 @@ def test_steps_apart_without_the_prefix_cache_change_nothing(daemon_with, prompt
     daemon.wait_idle()
 
 
-class Peak:
+class Peak(crowd.Beside):
     """The most blocks that were held while it watched. It may miss the very top, but what it has seen was there."""
 
     def __init__(self, daemon):
-        self.daemon, self.blocks, self.done = daemon, 0, threading.Event()
-        self.thread = threading.Thread(target=self.watch)
+        super().__init__([self._look])
+        self.daemon, self.blocks = daemon, 0
 
-    def watch(self):
-        while not self.done.is_set():
-            self.blocks = max(self.blocks, self.daemon.status().live_blocks)
-
-    def __enter__(self):
-        self.thread.start()
-        return self
-
-    def __exit__(self, *_):
-        self.done.set()
-        self.thread.join()
+    def _look(self):
+        self.blocks = max(self.blocks, self.daemon.status().live_blocks)
 
 
 @pytest.mark.parametrize("prefix_cache", ["true", "false"])

@@ -162,3 +162,51 @@ def test_another_cache_layout_agrees_with_its_own_solo_run(daemon_with, cases):
     assert_as_alone(daemon, some, solo, "crowd")
     assert daemon.status().prefix_hit_tokens_total == 0
     daemon.wait_idle()
+
+
+class Long:
+    """Two hundred tokens with five logprobs beside each: greedy, and seeded at 0.8."""
+
+    SAMPLING = ({"temperature": 0.0}, {"temperature": 0.8, "seed": 42})
+
+    def __init__(self, daemon):
+        self.prompt = prompts.token_ids(daemon, 2000, 75)
+        self.others = [Case(daemon, i, max_tokens=60 + 20 * i, ignore_eos=True) for i in range(4)]
+
+    def over_grpc(self, daemon, salt: str, sampling: dict):
+        """The answer, and every logprob in it by its bits."""
+        request = pb.CompleteRequest(prompt=[pb.Prompt(token_ids=pb.TokenIds(ids=self.prompt))], max_tokens=200, logprobs=5,
+                                     ignore_eos=True, cache_salt=salt, **sampling)
+        response = daemon.stub.Complete(request, timeout=240)
+        entries = response.choices[0].logprobs
+        assert [len(entry.top) for entry in entries] == [5] * 200
+        return (answers.of_grpc(response), [entry.SerializeToString(deterministic=True) for entry in entries],
+                response.usage.cached_tokens)
+
+    def over_rest(self, daemon, salt: str, sampling: dict):
+        body = {"prompt": self.prompt, "max_tokens": 200, "logprobs": 5, "ignore_eos": True, "cache_salt": salt,
+                "return_token_ids": True} | sampling
+        with httpx.Client(base_url=daemon.url, timeout=240) as http:
+            return answers.of_completion(http.post("/v1/completions", json=body).json())
+
+
+@pytest.fixture(scope="module")
+def long_alone(daemon):
+    daemon.wait_idle()
+    asked = Long(daemon)
+    return asked, [asked.over_grpc(daemon, f"long-alone-{i}", sampling)[:2] for i, sampling in enumerate(Long.SAMPLING)]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_two_hundred_tokens_alone_beside_seven_and_cached(daemon_with, long_alone, threads):
+    asked, alone = long_alone
+    daemon = daemon_with(threads=threads)
+    watched = [lambda s=s, i=i: asked.over_grpc(daemon, f"long-{i}", s) for i, s in enumerate(Long.SAMPLING)]
+    watched += [lambda s=s, i=i: asked.over_rest(daemon, f"long-rest-{i}", s) for i, s in enumerate(Long.SAMPLING)]
+    beside = crowd.at_once(watched + [lambda c=c: c.ask(daemon, "long-others") for c in asked.others])
+    assert [(answer, bits) for answer, bits, _ in beside[:2]] == alone
+    assert beside[2:4] == [answer for answer, _ in alone]
+    cached = [ask() for ask in watched[:2]]
+    assert [(answer, bits) for answer, bits, _ in cached] == alone
+    assert all(cached_tokens >= 64 for _, _, cached_tokens in cached)
+    daemon.wait_idle()
