@@ -177,7 +177,7 @@ engine::EngineOptions engine_options(const config::ServeOptions& options, const 
   engine.model_hash = model_hash;
   engine.prefix_cache = options.prefix_cache;
   engine.audit_rate = options.kv_audit_rate;
-  engine.on_audit_mismatch = [](const std::string& what) { spdlog::error("KV audit: {}", what); };
+  engine.on_audit_finding = [](const std::string& what) { spdlog::error("KV audit: {}", what); };
   return engine;
 }
 

@@ -33,7 +33,7 @@ struct EngineOptions {
   /// else to do.
   double audit_rate = 0.0;
   /// Told on the engine thread of every mismatch, in words for the log; may be empty.
-  std::function<void(const std::string&)> on_audit_mismatch;
+  std::function<void(const std::string&)> on_audit_finding;
 };
 
 class Engine {
