@@ -47,7 +47,8 @@ EngineOptions engine_options(const kvcache::KvGeometry& geometry,
 
 bool same_request(const Request& a, const Request& b) {
   return a.prompt_tokens == b.prompt_tokens && a.stop.max_tokens == b.stop.max_tokens &&
-         a.sampling.seed == b.sampling.seed && a.sampling.choice_index == b.sampling.choice_index;
+         a.stop.stop_token_ids == b.stop.stop_token_ids && a.sampling.seed == b.sampling.seed &&
+         a.sampling.choice_index == b.sampling.choice_index;
 }
 
 }  // namespace
@@ -115,6 +116,21 @@ Request sampled_request(std::vector<TokenId> prompt, std::uint32_t max_tokens, s
   request.stop.max_tokens = max_tokens;
   request.top_logprobs = 2;
   return request;
+}
+
+Request may_end(Request request) {
+  const TokenId last = runtime::test::TinyShape{}.vocab_size - 1;
+  request.stop.stop_token_ids = {last};
+  request.sampling.logit_bias = {{last, -1e6F}};
+  return request;
+}
+
+Answer beginning(Answer answer, std::size_t num_tokens) {
+  REQUIRE(num_tokens <= answer.tokens.size());
+  answer.tokens.resize(num_tokens);
+  answer.logprob_bits.resize(3 * num_tokens);  // its own and those of the two best
+  answer.top.resize(2 * num_tokens);
+  return answer;
 }
 
 std::vector<TokenId> random_tokens(std::uint64_t seed, std::size_t length) {

@@ -101,6 +101,12 @@ Request sampled_request(std::vector<TokenId> prompt, std::uint32_t max_tokens, s
 /// `length` tokens that depend on the seed alone.
 std::vector<TokenId> random_tokens(std::uint64_t seed, std::size_t length);
 
+/// The same, and told of a token that could end it, which is never sampled: so the engine does not
+/// know how long the answer gets.
+Request may_end(Request request);
+/// The first tokens of an answer to a sampled_request().
+Answer beginning(Answer answer, std::size_t num_tokens);
+
 /// What requests give without a cache, alone, in chunks of another size: computed once each.
 class ColdRuns {
  public:
