@@ -111,6 +111,10 @@ class Daemon:
         return list(self.stub.Tokenize(pb.TokenizeRequest(prompt=text, add_special_tokens=False),
                                        metadata=self.metadata).tokens)
 
+    def expect_short_answers(self):
+        """128 answers of one token: the forecast of an answer's length is then next to nothing."""
+        self.stub.Complete(pb.CompleteRequest(prompt=[pb.Prompt(text="Once")], n=128, max_tokens=1), metadata=self.metadata)
+
     def num_fds(self) -> int:
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
 

@@ -2,6 +2,10 @@
 
 import random
 
+# A control token of the default model that no answer has. One that names it as a stop token may end at any time for all
+# the planner knows, which then goes by what answers have been; with ignore_eos alone it counts on all of max_tokens.
+NEVER_SAMPLED = 3
+
 _WORDS = ("river stone winter letter garden copper morning window silver forest engine market shadow planet music "
           "island doctor yellow bridge paper ocean kettle thunder village basket mirror cotton ladder pepper rabbit "
           "the a of and in to was is for on with that from by at as").split()

@@ -14,7 +14,8 @@ BLOCK_TOKENS = 32
 BYTES_PER_BLOCK = 23040 * BLOCK_TOKENS  # SmolLM2-135M, f16
 PROMPT_TOKENS = 43  # a full block and eleven tokens
 MAX_TOKENS = 30  # to 72 cached tokens: each choice has two blocks of its own in the end
-FIELDS = {"max_tokens": MAX_TOKENS, "temperature": 0.9, "seed": 7, "logprobs": 2, "ignore_eos": True}
+FIELDS = {"max_tokens": MAX_TOKENS, "temperature": 0.9, "seed": 7, "logprobs": 2, "ignore_eos": True,
+          "stop_token_ids": [prompts.NEVER_SAMPLED]}
 
 
 def over_grpc(daemon, prompt, n=N, **fields):
@@ -89,6 +90,7 @@ def test_a_budget_that_preempts_changes_nothing(daemon_with, prompt, alone, pref
     """Eight choices need 1 + 8 * 2 blocks in the end; there are seven, and in the least budget three."""
     for num_blocks in (7, 3):
         daemon = daemon_with(kv_budget=num_blocks * BYTES_PER_BLOCK, prefix_cache=prefix_cache)
+        daemon.expect_short_answers()
         before = daemon.status().preemptions_total
         assert over_grpc(daemon, prompt)[0] == alone
         assert daemon.status().preemptions_total > before

@@ -139,15 +139,17 @@ def test_budget_of_little_more_than_the_longest_changes_nothing(daemon_with, cas
 @pytest.fixture(scope="module")
 def growing(daemon):
     """32 requests that start with one block and need two in the end, and their answers alone."""
-    requests = [Case(daemon, i, num_prompt=12 + 7 * i % 20, max_tokens=24, ignore_eos=True) for i in range(32)]
+    requests = [Case(daemon, i, num_prompt=12 + 7 * i % 20, max_tokens=24, ignore_eos=True,
+                     stop_token_ids=[prompts.NEVER_SAMPLED]) for i in range(32)]
     return requests, [request.ask(daemon, f"growing-{request.number}") for request in requests]
 
 
 @pytest.mark.parametrize(("step_tokens", "threads"), [(16, 1), (16, 2), (512, 1), (512, 2)])
 def test_preemption_changes_nothing(daemon_with, growing, step_tokens, threads):
-    """In ten blocks ten requests start. While others wait no block is free, so whatever the order in which they came,
-    the first that grows takes one from another."""
+    """In ten blocks ten requests start that are believed to be short. While others wait no block is free, so whatever the
+    order in which they came, the first that grows takes one from another."""
     daemon = daemon_with(step_tokens=step_tokens, threads=threads, kv_budget=10 * 32 * BYTES_PER_TOKEN)
+    daemon.expect_short_answers()
     assert_as_alone(daemon, *growing, "crowd")
     status = daemon.status()
     assert status.preemptions_total > 0 and status.recomputed_tokens_total > 0
