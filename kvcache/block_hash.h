@@ -49,6 +49,9 @@ class HashChain {
 
   [[nodiscard]] std::span<const BlockHash> blocks() const { return hashes_; }
   [[nodiscard]] std::uint64_t cache_salt() const { return cache_salt_; }
+  /// False for the one that stays empty.
+  [[nodiscard]] bool is_enabled() const { return block_tokens_ > 0; }
+  [[nodiscard]] std::uint32_t block_tokens() const { return block_tokens_; }
 
  private:
   BlockHash root_;

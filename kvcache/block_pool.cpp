@@ -1,70 +1,65 @@
-// A ring through an array: node num_blocks_ is the sentinel, its next the first block to reclaim.
+// A block is referenced, kept or on the empty list, and nothing else.
 #include "kvcache/block_pool.h"
 
 #include "core/check.h"
 
+#include <utility>
+
 namespace kvasir::kvcache {
 
-BlockPool::BlockPool(std::uint32_t num_blocks)
-    : num_blocks_(num_blocks), num_free_(num_blocks), nodes_(std::size_t{num_blocks} + 1) {
-  for (std::uint32_t i = 0; i <= num_blocks_; ++i) {
-    nodes_[i].next = i == num_blocks_ ? 0 : i + 1;
-    nodes_[i].previous = i == 0 ? num_blocks_ : i - 1;
-  }
+BlockPool::BlockPool(std::uint32_t num_blocks) : nodes_(num_blocks) {
+  empty_.reserve(num_blocks);
+  for (std::uint32_t i = num_blocks; i > 0; --i) empty_.push_back(BlockId{i - 1});
 }
 
-std::uint32_t BlockPool::count_free_list() const {
-  std::uint32_t count = 0;
-  for (std::uint32_t i = nodes_[num_blocks_].next; i != num_blocks_; i = nodes_[i].next) {
-    KVASIR_CHECK(nodes_[i].references == 0, "block " << i << " is free and referenced");
-    ++count;
-    KVASIR_CHECK(count <= num_blocks_, "the free list runs in a circle");
-  }
-  return count;
-}
+std::uint32_t BlockPool::references(BlockId block) const { return node(block).references; }
+
+bool BlockPool::is_kept(BlockId block) const { return node(block).kept; }
 
 BlockId BlockPool::allocate() {
-  KVASIR_CHECK(num_free_ > 0, "no free block of " << num_blocks_);
-  const std::uint32_t first = nodes_[num_blocks_].next;
-  unlink(first);
-  nodes_[first].references = 1;
-  return BlockId{first};
+  KVASIR_CHECK(!empty_.empty(), "no empty block of " << num_blocks());
+  const BlockId block = empty_.back();
+  empty_.pop_back();
+  node(block).references = 1;
+  return block;
 }
 
 void BlockPool::reference(BlockId block) {
-  if (node(block).references == 0) unlink(value_of(block));
-  ++node(block).references;
+  Node& referenced = node(block);
+  KVASIR_CHECK(referenced.references > 0 || referenced.kept,
+               "block " << value_of(block) << " is empty");
+  if (referenced.kept) --num_kept_;
+  referenced.kept = false;
+  ++referenced.references;
 }
 
 void BlockPool::release(BlockId block, Content content) {
-  KVASIR_CHECK(node(block).references > 0, "block " << value_of(block) << " is free already");
-  if (--node(block).references > 0) return;
-  link(value_of(block), content == Content::kKeep ? num_blocks_ : nodes_[num_blocks_].next);
+  Node& released = node(block);
+  KVASIR_CHECK(released.references > 0, "block " << value_of(block) << " is free already");
+  if (--released.references > 0) return;
+  if (content == Content::kKeep) {
+    released.kept = true;
+    ++num_kept_;
+  } else {
+    empty_.push_back(block);
+  }
+}
+
+void BlockPool::drop(BlockId block) {
+  Node& dropped = node(block);
+  KVASIR_CHECK(dropped.kept, "block " << value_of(block) << " is not kept");
+  dropped.kept = false;
+  --num_kept_;
+  empty_.push_back(block);
 }
 
 const BlockPool::Node& BlockPool::node(BlockId block) const {
-  KVASIR_CHECK(value_of(block) < num_blocks_, value_of(block) << " of " << num_blocks_);
+  KVASIR_CHECK(value_of(block) < num_blocks(), value_of(block) << " of " << num_blocks());
   return nodes_[value_of(block)];
 }
 
 BlockPool::Node& BlockPool::node(BlockId block) {
-  KVASIR_CHECK(value_of(block) < num_blocks_, value_of(block) << " of " << num_blocks_);
-  return nodes_[value_of(block)];
-}
-
-void BlockPool::link(std::uint32_t block, std::uint32_t before) {
-  const std::uint32_t previous = nodes_[before].previous;
-  nodes_[block].previous = previous;
-  nodes_[block].next = before;
-  nodes_[previous].next = block;
-  nodes_[before].previous = block;
-  ++num_free_;
-}
-
-void BlockPool::unlink(std::uint32_t block) {
-  nodes_[nodes_[block].previous].next = nodes_[block].next;
-  nodes_[nodes_[block].next].previous = nodes_[block].previous;
-  --num_free_;
+  return const_cast<Node&>(std::as_const(*this).node(block));
 }
 
 }  // namespace kvasir::kvcache

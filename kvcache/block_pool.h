@@ -1,6 +1,6 @@
-// Which blocks are free, and how many tables reference the others. The free list is in reclaim
-// order: blocks without content first, then cached ones, least recently released first. It holds no
-// memory and knows no tokens.
+// How many references each block has, and which blocks are free: empty ones in a list, and kept
+// ones, whose content a later prefix may want. It holds no memory, knows no tokens and does not
+// choose which content gives way: that is reclaim_queue's.
 #pragma once
 
 #include "core/ids.h"
@@ -14,35 +14,38 @@ class BlockPool {
  public:
   explicit BlockPool(std::uint32_t num_blocks);
 
-  [[nodiscard]] std::uint32_t num_blocks() const { return num_blocks_; }
-  [[nodiscard]] std::uint32_t num_free() const { return num_free_; }
-  [[nodiscard]] std::uint32_t references(BlockId block) const { return node(block).references; }
-  /// Blocks on the free list, counted by walking it; for integrity checks.
-  [[nodiscard]] std::uint32_t count_free_list() const;
+  [[nodiscard]] std::uint32_t num_blocks() const {
+    return static_cast<std::uint32_t>(nodes_.size());
+  }
+  [[nodiscard]] std::uint32_t num_free() const { return num_empty() + num_kept_; }
+  [[nodiscard]] std::uint32_t num_empty() const {
+    return static_cast<std::uint32_t>(empty_.size());
+  }
+  [[nodiscard]] std::uint32_t num_kept() const { return num_kept_; }
+  [[nodiscard]] std::uint32_t references(BlockId block) const;
+  [[nodiscard]] bool is_kept(BlockId block) const;
 
-  /// Takes the first block in reclaim order; it then has one reference. Requires num_free() > 0.
+  /// Takes an empty block; it then has one reference. Requires num_empty() > 0.
   [[nodiscard]] BlockId allocate();
-  /// Adds a reference; a free block leaves the free list with its content.
+  /// Adds a reference to a block that has one, or to a kept one, which is free no more.
   void reference(BlockId block);
   enum class Content { kKeep, kDrop };
-  /// Drops a reference. With the last one the block is free: kKeep queues it last, kDrop first.
+  /// Drops a reference. With the last one the block is free: kept, or empty.
   void release(BlockId block, Content content);
+  /// Makes a kept block an empty one.
+  void drop(BlockId block);
 
  private:
   struct Node {
     std::uint32_t references = 0;
-    std::uint32_t previous =
-        0;  // in the free list; num_blocks_ is the sentinel that closes the ring
-    std::uint32_t next = 0;
+    bool kept = false;  // free, with content
   };
   [[nodiscard]] Node& node(BlockId block);
   [[nodiscard]] const Node& node(BlockId block) const;
-  void link(std::uint32_t block, std::uint32_t before);
-  void unlink(std::uint32_t block);
 
-  std::uint32_t num_blocks_;
-  std::uint32_t num_free_;
-  std::vector<Node> nodes_;  // [num_blocks + 1]
+  std::vector<Node> nodes_;     // [num_blocks]
+  std::vector<BlockId> empty_;  // the last one is taken first: its memory was touched last
+  std::uint32_t num_kept_ = 0;
 };
 
 }  // namespace kvasir::kvcache

@@ -1,6 +1,6 @@
-// Tables over the pool and the prefix cache. Two rules make a published parent outlive its
-// children: every table that holds a block holds all blocks of the prefix before it, and tables are
-// released from their end.
+// Tables over the store. Two rules make a published parent outlive its children: every table that
+// holds a stripe of a group without a window holds all stripes before it, and tables are released
+// from their end.
 #include "kvcache/kv_cache_manager.h"
 
 #include "core/check.h"
@@ -11,47 +11,65 @@
 namespace kvasir::kvcache {
 
 KvCacheManager::KvCacheManager(const KvCacheOptions& options)
-    : options_(options),
-      pool_(options.num_blocks),
-      cache_(options.prefix_cache_enabled ? options.num_blocks : 0, options.geometry.block_tokens) {
+    : options_(options), store_(options.geometry, options.num_blocks) {
   KVASIR_CHECK(options.num_blocks >= 1);
-  // Groups with windows of their own would each need a table and a charge of their own; see
-  // kv_storage.cpp.
-  KVASIR_CHECK(options.geometry.groups.size() <= 1, options.geometry.groups.size()
-                                                        << " layer groups");
+}
+
+std::uint32_t KvCacheManager::num_stripes(SequenceId id) const {
+  const auto found = tables_.find(id);
+  return found == tables_.end() ? 0 : found->second.blocks.num_stripes();
 }
 
 std::uint32_t KvCacheManager::blocks_held(SequenceId id) const {
   const auto found = tables_.find(id);
-  return found == tables_.end() ? 0 : static_cast<std::uint32_t>(found->second.blocks.size());
-}
-
-std::uint32_t KvCacheManager::num_stripes(SequenceId id) const { return blocks_held(id); }
-
-std::uint32_t KvCacheManager::shared_window_blocks() const { return 0; }
-
-bool KvCacheManager::can_fork(SequenceId source, std::uint32_t num_tokens) const {
-  return table(source).num_computed_tokens >= num_tokens;
+  return found == tables_.end() ? 0 : found->second.blocks.num_held();
 }
 
 std::uint32_t KvCacheManager::blocks_freed_by_evicting(SequenceId id) const {
   const auto found = tables_.find(id);
-  if (found == tables_.end()) return 0;
-  return static_cast<std::uint32_t>(std::ranges::count_if(
-      found->second.blocks, [this](BlockId block) { return pool_.references(block) == 1; }));
+  return found == tables_.end() ? 0 : found->second.blocks.num_freed_by_closing(store_);
+}
+
+std::uint32_t KvCacheManager::shared_window_blocks() const { return store_.shared_window_blocks(); }
+
+bool KvCacheManager::can_fork(SequenceId source, std::uint32_t num_tokens) const {
+  const Table& shared = table(source);
+  if (num_tokens > shared.num_computed_tokens) return false;
+  for (std::size_t group = 0; group < options_.geometry.groups.size(); ++group) {
+    if (shared.blocks.first_held(group) >
+        options_.geometry.first_visible_stripe(group, num_tokens)) {
+      return false;
+    }
+  }
+  return true;
 }
 
 PrefixMatch KvCacheManager::match_prefix(const HashedTokens& tokens) const {
+  return match(tokens, options_.copies_partial_stripes);
+}
+
+PrefixMatch KvCacheManager::match_whole_stripes(const HashedTokens& tokens) const {
+  return match(tokens, false);
+}
+
+PrefixMatch KvCacheManager::match(const HashedTokens& tokens, bool with_copy) const {
+  const CachedStart start = longest_start(store_, tokens, with_copy);
   PrefixMatch match;
-  std::optional<BlockId> parent;
-  for (const std::uint32_t limit = matchable_blocks(tokens); match.stripes < limit;
-       ++match.stripes) {
-    const std::optional<BlockId> block = cache_.find(identity(tokens, match.stripes, parent));
-    if (!block) break;
-    if (pool_.references(*block) > 0) ++match.live_blocks;
-    parent = block;
+  match.stripes = static_cast<std::uint32_t>(start.nodes.size());
+  match.tokens = match.stripes * options_.geometry.block_tokens + start.copied.tokens;
+  for (std::size_t group = 0; group < options_.geometry.groups.size(); ++group) {
+    const std::uint32_t stripe_blocks = options_.geometry.blocks_per_stripe(group);
+    if (start.copied.node != kNoNode &&
+        store_.references(store_.tree().stripe(start.copied.node, group)) == 0) {
+      match.copy_blocks += stripe_blocks;
+    }
+    if (is_windowed(group)) continue;
+    for (const NodeId node : start.nodes) {
+      if (store_.references(store_.tree().stripe(node, group)) > 0) {
+        match.live_blocks += stripe_blocks;
+      }
+    }
   }
-  match.tokens = match.stripes * options_.geometry.block_tokens;
   return match;
 }
 
@@ -63,65 +81,107 @@ HashChain KvCacheManager::new_hash_chain(std::uint64_t cache_salt) const {
 }
 
 void KvCacheManager::admit(SequenceId id, const HashedTokens& tokens, std::uint32_t cached_tokens) {
-  KVASIR_CHECK(cached_tokens % options_.geometry.block_tokens == 0, cached_tokens << " tokens");
-  const std::uint32_t num_cached = cached_tokens / options_.geometry.block_tokens;
-  KVASIR_CHECK(num_cached <= matchable_blocks(tokens), num_cached << " blocks are the whole list");
-
+  KVASIR_CHECK(cached_tokens == 0 || cached_tokens < tokens.tokens.size(),
+               cached_tokens << " tokens are the whole list");
   Table& opened = open(id);
-  opened.blocks.reserve(options_.geometry.blocks_for(tokens.tokens.size()));
-  std::optional<BlockId> parent;
-  for (std::uint32_t i = 0; i < num_cached; ++i) {
-    const std::optional<BlockId> block = cache_.find(identity(tokens, i, parent));
-    KVASIR_CHECK(block.has_value(), "block " << i << " of the promised prefix is not cached");
-    pin(*block);
-    opened.blocks.push_back(*block);
-    parent = block;
+  const std::uint32_t num_full = cached_tokens / options_.geometry.block_tokens;
+  std::vector<NodeId> nodes = cached_chain(store_.tree(), tokens, num_full);
+  KVASIR_CHECK(nodes.size() == num_full, "stripe " << nodes.size()
+                                                   << " of the promised prefix is "
+                                                      "not cached");
+  for (std::uint32_t index = 0; index < num_full; ++index) {
+    BlockTable::Stripes stripes;
+    for (std::size_t group = 0; group < options_.geometry.groups.size(); ++group) {
+      if (index < options_.geometry.first_visible_stripe(group, cached_tokens)) continue;
+      stripes[group] = store_.tree().stripe(nodes[index], group);
+      KVASIR_CHECK(!stripes[group].empty(),
+                   "stripe " << index << " of the promised prefix lacks group " << group);
+      store_.anchor(nodes[index], group);
+    }
+    opened.blocks.share(store_, stripes);
+    store_.hit(nodes[index]);
   }
-  opened.num_published = num_cached;
+  enter_nodes(opened, std::move(nodes));
   opened.num_computed_tokens = cached_tokens;
+  if (cached_tokens % options_.geometry.block_tokens != 0) {
+    copy_from_cache(opened, tokens, cached_tokens);
+  }
+}
+
+/// Pins what the tokens past the last full stripe are copied from.
+void KvCacheManager::copy_from_cache(Table& table, const HashedTokens& tokens,
+                                     std::uint32_t num_tokens) {
+  const std::uint32_t num_full = num_tokens / options_.geometry.block_tokens;
+  const PrefixTree::Shared source =
+      copy_source(store_.tree(), tokens, table.last_node(), num_full, num_tokens);
+  KVASIR_CHECK(source.tokens == num_tokens % options_.geometry.block_tokens,
+               source.tokens << " of the promised tokens past stripe " << num_full);
+  store_.hit(source.node);
+  for (std::size_t group = 0; group < options_.geometry.groups.size(); ++group) {
+    const std::span<const BlockId> stripe = store_.tree().stripe(source.node, group);
+    table.blocks.pin(store_, group, stripe);
+    table.copied_from[group].assign(stripe.begin(), stripe.end());
+  }
+}
+
+void KvCacheManager::end_copy(Table& table) {
+  for (std::vector<BlockId>& stripe : table.copied_from) stripe.clear();
+  table.blocks.unpin(store_);
 }
 
 void KvCacheManager::fork(SequenceId id, SequenceId source, std::uint32_t num_tokens) {
   Table& forked = open(id);
   const Table& shared = table(source);
   KVASIR_CHECK(num_tokens >= 1);
-  KVASIR_CHECK(num_tokens <= shared.num_computed_tokens,
+  KVASIR_CHECK(can_fork(source, num_tokens),
                num_tokens << " tokens of sequence " << value_of(source) << ", which has computed "
                           << shared.num_computed_tokens);
   const std::uint32_t num_full = num_tokens / options_.geometry.block_tokens;
-  for (std::uint32_t i = 0; i < num_full; ++i) {
-    pool_.reference(shared.blocks[i]);
-    forked.blocks.push_back(shared.blocks[i]);
+  const bool ends_within = num_tokens % options_.geometry.block_tokens != 0;
+  for (std::uint32_t index = 0; index < num_full; ++index) {
+    BlockTable::Stripes stripes;
+    for (std::size_t group = 0; group < options_.geometry.groups.size(); ++group) {
+      if (index < options_.geometry.first_visible_stripe(group, num_tokens)) continue;
+      stripes[group] = shared.blocks.stripe(group, index);
+    }
+    forked.blocks.share(store_, stripes);
   }
-  forked.num_published = std::min(num_full, shared.num_published);
-  // Where a collision has cut the source's chain, this one's is cut too.
-  forked.may_publish = forked.num_published == num_full;
+  for (std::size_t group = 0; ends_within && group < options_.geometry.groups.size(); ++group) {
+    const std::span<const BlockId> stripe = shared.blocks.stripe(group, num_full);
+    forked.copied_from[group].assign(stripe.begin(), stripe.end());
+  }
+  const std::size_t num_nodes = std::min<std::size_t>(num_full, shared.nodes.size());
+  const auto first = shared.nodes.begin();
+  enter_nodes(forked, {first, first + static_cast<std::ptrdiff_t>(num_nodes)});
+  // Where something has cut the source's chain, this one's is cut too.
+  forked.may_publish = num_nodes == num_full;
   forked.num_computed_tokens = num_tokens;
-  if (num_tokens % options_.geometry.block_tokens != 0)
-    forked.copy_source = shared.blocks[num_full];
 }
 
 std::vector<BlockCopy> KvCacheManager::copies(SequenceId id) const {
   const Table& copied = table(id);
-  if (!copied.copy_source) return {};
+  if (!copied.copies()) return {};
   const std::uint32_t index = copied.num_computed_tokens / options_.geometry.block_tokens;
-  KVASIR_CHECK(index < copied.blocks.size(), "sequence " << value_of(id) << " has not grown");
-  return {{*copied.copy_source, copied.blocks[index],
-           copied.num_computed_tokens % options_.geometry.block_tokens}};
+  KVASIR_CHECK(index < copied.blocks.num_stripes(),
+               "sequence " << value_of(id) << " has not grown");
+  std::vector<BlockCopy> copies;
+  for (std::size_t group = 0; group < options_.geometry.groups.size(); ++group) {
+    const std::span<const BlockId> own = copied.blocks.stripe(group, index);
+    for (std::size_t i = 0; i < own.size(); ++i) {
+      copies.push_back({copied.copied_from[group][i], own[i],
+                        copied.num_computed_tokens % options_.geometry.block_tokens});
+    }
+  }
+  return copies;
 }
 
-void KvCacheManager::grow(SequenceId id, std::uint32_t num_new_blocks) {
+void KvCacheManager::grow(SequenceId id, std::uint32_t num_new_stripes) {
   Table& grown = table(id);
-  KVASIR_CHECK(num_new_blocks <= num_free_blocks(),
-               num_new_blocks << " blocks wanted, " << num_free_blocks() << " free");
-  for (std::uint32_t i = 0; i < num_new_blocks; ++i) {
-    const BlockId block = pool_.allocate();
-    if (is_published(block)) {  // reclaimed
-      cache_.erase(block);
-      --num_cached_;
-    }
-    grown.blocks.push_back(block);
-  }
+  const std::uint64_t wanted =
+      std::uint64_t{num_new_stripes} * options_.geometry.blocks_per_stripes();
+  KVASIR_CHECK(wanted <= num_free_blocks(),
+               wanted << " blocks wanted, " << num_free_blocks() << " free");
+  for (std::uint32_t i = 0; i < num_new_stripes; ++i) grown.blocks.grow(store_);
 }
 
 void KvCacheManager::commit(SequenceId id, const HashedTokens& tokens,
@@ -129,144 +189,130 @@ void KvCacheManager::commit(SequenceId id, const HashedTokens& tokens,
   Table& committed = table(id);
   KVASIR_CHECK(num_computed_tokens <= tokens.tokens.size(),
                num_computed_tokens << " of " << tokens.tokens.size() << " known tokens");
-  KVASIR_CHECK(options_.geometry.blocks_for(num_computed_tokens) <= committed.blocks.size(),
-               num_computed_tokens << " tokens in " << committed.blocks.size() << " blocks");
+  KVASIR_CHECK(
+      stripes_for(num_computed_tokens) <= committed.blocks.num_stripes(),
+      num_computed_tokens << " tokens in " << committed.blocks.num_stripes() << " stripes");
   KVASIR_CHECK(num_computed_tokens >= committed.num_computed_tokens,
                num_computed_tokens << " after " << committed.num_computed_tokens);
   committed.num_computed_tokens = num_computed_tokens;
-  committed.copy_source.reset();
-  if (!options_.prefix_cache_enabled) return;
-  publish(committed, tokens, num_computed_tokens / options_.geometry.block_tokens);
+  end_copy(committed);
+  if (tokens.hashes.is_enabled()) {
+    publish(committed, tokens, num_computed_tokens / options_.geometry.block_tokens);
+  }
+  for (std::size_t group = 0; group < options_.geometry.groups.size(); ++group) {
+    committed.blocks.slide(store_, group,
+                           options_.geometry.first_visible_stripe(group, num_computed_tokens));
+  }
 }
 
 void KvCacheManager::publish(Table& table, const HashedTokens& tokens,
-                             std::uint32_t num_full_blocks) {
-  while (table.may_publish && table.num_published < num_full_blocks) {
-    const std::uint32_t index = table.num_published;
-    const BlockId own = table.blocks[index];
-    const BlockIdentity content =
-        identity(tokens, index, index == 0 ? std::nullopt : std::optional(table.blocks[index - 1]));
-    if (const std::optional<BlockId> twin = cache_.find(content)) {
-      pin(*twin);
-      table.blocks[index] = *twin;
-      release(own);
-    } else if (!cache_.insert(own, content)) {
-      table.may_publish =
-          false;  // a collision: without this block its children cannot be found either
+                             std::uint32_t num_full_stripes) {
+  while (table.may_publish && table.nodes.size() < num_full_stripes) {
+    const NodeId node = node_of(table, tokens);
+    if (node == kNoNode) {
+      // Without this stripe those after it cannot be found either.
+      table.may_publish = false;
       return;
     }
-    ++table.num_published;
+    store_.enter(node);
+    store_.leave(table.last_node());
+    table.nodes.push_back(node);
+    adopt(table, node);
+  }
+}
+
+/// The node for the next stripe that is not published yet: somebody else's, or a new one.
+NodeId KvCacheManager::node_of(const Table& table, const HashedTokens& tokens) {
+  const std::size_t index = table.nodes.size();
+  const std::uint32_t block_tokens = options_.geometry.block_tokens;
+  const StripeIdentity identity{table.last_node(), tokens.hashes.cache_salt(),
+                                tokens.tokens.subspan(index * block_tokens, block_tokens)};
+  const BlockHash& hash = tokens.hashes.blocks()[index];
+  const NodeId found = store_.tree().find(hash, identity);
+  if (found != kNoNode) return found;
+  const NodeId added = store_.publish(hash, identity);
+  if (added != kNoNode && identity.parent != kNoNode &&
+      store_.tree().num_children(identity.parent) > 1) {
+    anchor_branch(table);
+  }
+  return added;
+}
+
+/// The tree branches after the table's published stripes: others may end their hits here as well.
+void KvCacheManager::anchor_branch(const Table& table) {
+  const auto end = static_cast<std::uint32_t>(table.nodes.size());
+  const std::uint32_t position = end * options_.geometry.block_tokens;
+  for (std::size_t group = 0; group < options_.geometry.groups.size(); ++group) {
+    if (!is_windowed(group)) continue;
+    for (std::uint32_t index = options_.geometry.first_visible_stripe(group, position); index < end;
+         ++index) {
+      store_.anchor(table.nodes[index], group);
+    }
+  }
+}
+
+/// The last of the table's nodes and its stripe become one: what the node has takes the place of
+/// what was computed a second time, and what it lacks it is given.
+void KvCacheManager::adopt(Table& table, NodeId node) {
+  const auto index = static_cast<std::uint32_t>(table.nodes.size()) - 1;
+  for (std::size_t group = 0; group < options_.geometry.groups.size(); ++group) {
+    if (store_.tree().has(node, group)) {
+      table.blocks.exchange(store_, group, index, store_.tree().stripe(node, group));
+    } else {
+      store_.attach(node, group, table.blocks.stripe(group, index));
+    }
   }
 }
 
 void KvCacheManager::truncate(SequenceId id, std::uint32_t num_tokens) {
   Table& cut = table(id);
-  const std::uint64_t keep = options_.geometry.blocks_for(num_tokens);
-  KVASIR_CHECK(keep >= cut.num_published, num_tokens << " tokens cut into published blocks");
-  while (cut.blocks.size() > keep) {
-    release(cut.blocks.back());
-    cut.blocks.pop_back();
+  const std::uint32_t keep = stripes_for(num_tokens);
+  KVASIR_CHECK(keep >= cut.nodes.size(), num_tokens << " tokens cut into published stripes");
+  for (std::size_t group = 0; group < options_.geometry.groups.size(); ++group) {
+    KVASIR_CHECK(
+        cut.blocks.first_held(group) <= options_.geometry.first_visible_stripe(group, num_tokens),
+        num_tokens << " tokens are behind what group " << group << " holds");
   }
+  while (cut.blocks.num_stripes() > keep) cut.blocks.pop(store_);
   cut.num_computed_tokens = std::min(cut.num_computed_tokens, num_tokens);
 }
 
-KvReceipt KvCacheManager::evict(SequenceId id, const HashedTokens&) {
+KvReceipt KvCacheManager::evict(SequenceId id, const HashedTokens& tokens) {
   Table& closed = table(id);
-  // From the end, so that among cached blocks a child is always reclaimed before its parent.
-  for (std::size_t i = closed.blocks.size(); i > 0; --i) release(closed.blocks[i - 1]);
-  const KvReceipt receipt = closed.receipt;
+  keep_partial(closed, tokens);
+  closed.blocks.close(store_);
+  store_.leave(closed.last_node());
+  const KvReceipt receipt = closed.blocks.receipt();
   tables_.erase(id);
   return receipt;
 }
 
+/// The tokens past the last full stripe are cached too, unless somebody else's stripe has them.
+void KvCacheManager::keep_partial(const Table& table, const HashedTokens& tokens) {
+  const std::uint32_t num_full = table.num_computed_tokens / options_.geometry.block_tokens;
+  const std::uint32_t num_past = table.num_computed_tokens % options_.geometry.block_tokens;
+  if (!options_.copies_partial_stripes || !tokens.hashes.is_enabled() || num_past == 0) return;
+  // What is still to be copied is not there yet; what follows a cut chain cannot be found.
+  if (table.copies() || !table.may_publish || table.nodes.size() != num_full) return;
+  const StripeIdentity identity{
+      table.last_node(), tokens.hashes.cache_salt(),
+      tokens.tokens.subspan(std::size_t{num_full} * options_.geometry.block_tokens, num_past)};
+  if (store_.tree().longest_shared(identity).tokens == num_past) return;
+  const NodeId node = store_.publish_partial(identity);
+  if (node == kNoNode) return;
+  for (std::size_t group = 0; group < options_.geometry.groups.size(); ++group) {
+    store_.attach(node, group, table.blocks.stripe(group, num_full));
+  }
+}
+
 std::span<const BlockId> KvCacheManager::block_table(SequenceId id, std::size_t group) const {
-  KVASIR_CHECK(group < options_.geometry.groups.size());
-  return table(id).blocks;
+  return table(id).blocks.blocks(group);
 }
 
-const KvReceipt& KvCacheManager::receipt(SequenceId id) const { return table(id).receipt; }
-
-void KvCacheManager::check_may_write(SequenceId id, std::uint32_t num_tokens) const {
-  const Table& written = table(id);
-  const std::uint32_t end = written.num_computed_tokens + num_tokens;
-  const std::uint64_t end_block = options_.geometry.blocks_for(end);
-  KVASIR_CHECK(end_block <= written.blocks.size(),
-               end << " tokens in " << written.blocks.size() << " blocks");
-  for (std::uint64_t i = written.num_computed_tokens / options_.geometry.block_tokens;
-       i < end_block; ++i) {
-    const BlockId block = written.blocks[i];
-    KVASIR_CHECK(pool_.references(block) == 1,
-                 "block " << value_of(block) << " of sequence " << value_of(id) << " is shared");
-    KVASIR_CHECK(!is_published(block),
-                 "block " << value_of(block) << " of sequence " << value_of(id) << " is published");
-  }
-}
-
-void KvCacheManager::check_integrity() const {
-  check_sharing();
-  std::vector<std::uint32_t> held(num_blocks(), 0);
-  for (const auto& [id, checked] : tables_) {
-    KVASIR_CHECK(checked.num_published <= checked.blocks.size());
-    for (std::size_t i = 0; i < checked.blocks.size(); ++i) {
-      ++held[value_of(checked.blocks[i])];
-      const bool published = is_published(checked.blocks[i]);
-      KVASIR_CHECK(published == (i < checked.num_published),
-                   "block " << i << " of sequence " << value_of(id));
-      if (i > 0 && published) {
-        KVASIR_CHECK(cache_.parent(checked.blocks[i]) == checked.blocks[i - 1],
-                     "block " << i << " of sequence " << value_of(id) << " has another parent");
-      }
-    }
-  }
-  std::uint32_t num_live = 0;
-  std::uint32_t num_cached = 0;
-  std::uint32_t num_published = 0;
-  for (std::uint32_t i = 0; i < num_blocks(); ++i) {
-    const BlockId block{i};
-    KVASIR_CHECK(pool_.references(block) == held[i],
-                 "block " << i << ": " << pool_.references(block) << " references, in " << held[i]
-                          << " tables");
-    num_live += held[i] > 0 ? 1 : 0;
-    if (!is_published(block)) continue;
-    ++num_published;
-    num_cached += held[i] == 0 ? 1 : 0;
-    const std::optional<BlockId> parent = cache_.parent(block);
-    KVASIR_CHECK(!parent || is_published(*parent), "block " << i << " has lost its parent");
-  }
-  KVASIR_CHECK(pool_.count_free_list() == num_free_blocks());
-  KVASIR_CHECK(num_live + num_free_blocks() == num_blocks(),
-               num_live << " live, " << num_free_blocks() << " free of " << num_blocks());
-  KVASIR_CHECK(num_cached == num_cached_, num_cached << " cached, counted " << num_cached_);
-  KVASIR_CHECK(num_published == cache_.size());
-}
-
-/// A block in several tables is at the same place in each, after the same blocks, and nothing in it
-/// is still to be computed.
-void KvCacheManager::check_sharing() const {
-  struct Place {
-    std::uint64_t index = 0;
-    std::optional<BlockId> before;
-  };
-  std::vector<std::optional<Place>> places(num_blocks());
-  for (const auto& [id, checked] : tables_) {
-    for (std::uint64_t i = 0; i < checked.blocks.size(); ++i) {
-      const BlockId block = checked.blocks[i];
-      if (references(block) < 2) continue;
-      const std::optional<BlockId> before =
-          i == 0 ? std::nullopt : std::optional(checked.blocks[i - 1]);
-      KVASIR_CHECK((i + 1) * options_.geometry.block_tokens <= checked.num_computed_tokens,
-                   "block " << i << " of sequence " << value_of(id) << " is shared and not full");
-      std::optional<Place>& place = places[value_of(block)];
-      if (!place) place = Place{i, before};
-      KVASIR_CHECK(
-          place->index == i && place->before == before,
-          "block " << value_of(block) << " follows other blocks in sequence " << value_of(id));
-    }
-  }
-}
+const KvReceipt& KvCacheManager::receipt(SequenceId id) const { return table(id).blocks.receipt(); }
 
 KvCacheManager::Table& KvCacheManager::open(SequenceId id) {
-  const auto [position, inserted] = tables_.try_emplace(id);
+  const auto [position, inserted] = tables_.try_emplace(id, options_.geometry);
   KVASIR_CHECK(inserted, "sequence " << value_of(id) << " is admitted already");
   return position->second;
 }
@@ -281,28 +327,17 @@ KvCacheManager::Table& KvCacheManager::table(SequenceId id) {
   return const_cast<Table&>(std::as_const(*this).table(id));
 }
 
-BlockIdentity KvCacheManager::identity(const HashedTokens& tokens, std::uint32_t index,
-                                       std::optional<BlockId> parent) const {
-  const std::uint32_t block_tokens = options_.geometry.block_tokens;
-  return {tokens.hashes.blocks()[index], parent, tokens.hashes.cache_salt(),
-          tokens.tokens.subspan(std::size_t{index} * block_tokens, block_tokens)};
+void KvCacheManager::enter_nodes(Table& table, std::vector<NodeId> nodes) {
+  table.nodes = std::move(nodes);
+  store_.enter(table.last_node());
 }
 
-std::uint32_t KvCacheManager::matchable_blocks(const HashedTokens& tokens) const {
-  if (tokens.tokens.empty()) return 0;
-  const std::size_t before_last = (tokens.tokens.size() - 1) / options_.geometry.block_tokens;
-  return static_cast<std::uint32_t>(std::min(before_last, tokens.hashes.blocks().size()));
+std::uint32_t KvCacheManager::stripes_for(std::uint32_t tokens) const {
+  return static_cast<std::uint32_t>(options_.geometry.stripes_for(tokens));
 }
 
-void KvCacheManager::pin(BlockId block) {
-  if (pool_.references(block) == 0) --num_cached_;
-  pool_.reference(block);
-}
-
-void KvCacheManager::release(BlockId block) {
-  const bool published = is_published(block);
-  pool_.release(block, published ? BlockPool::Content::kKeep : BlockPool::Content::kDrop);
-  if (published && pool_.references(block) == 0) ++num_cached_;
+bool KvCacheManager::is_windowed(std::size_t group) const {
+  return options_.geometry.groups[group].window_tokens > 0;
 }
 
 }  // namespace kvasir::kvcache

@@ -1,16 +1,18 @@
-// Which block belongs to whom: block tables, reference counts and the prefix cache under one fixed
-// number of blocks. It decides nothing (the planner counted) and touches no KV bytes (kv_storage
+// Which block belongs to whom: the tables of sequences and audits over one store of blocks and the
+// prefix cache in it. It decides nothing (the planner counted) and touches no KV bytes (kv_storage
 // holds them). Engine thread only.
 #pragma once
 
 #include "core/ids.h"
 #include "core/step_plan.h"
 #include "kvcache/block_hash.h"
-#include "kvcache/block_pool.h"
+#include "kvcache/block_store.h"
+#include "kvcache/block_table.h"
 #include "kvcache/kv_geometry.h"
 #include "kvcache/kv_view.h"
-#include "kvcache/prefix_cache.h"
+#include "kvcache/prefix_search.h"
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -20,32 +22,12 @@
 namespace kvasir::kvcache {
 
 struct KvCacheOptions {
-  KvGeometry geometry;           // one layer group; see kv_storage.h
+  KvGeometry geometry;
   std::uint32_t num_blocks = 0;  // of the arena
   std::uint64_t model_hash = 0;  // the model file and every setting that changes K or V
   bool prefix_cache_enabled = true;
-  BlockHashFn hash = &hash_block;  // another one only in tests
-};
-
-/// What a sequence took from the pool and gave back while it held a table, in blocks. A block is
-/// taken when it was free before and returned when it is free afterwards, whether it keeps its
-/// content for a later prefix or not: summed over all sequences, taken less returned is live.
-struct KvReceipt {
-  std::uint32_t peak_blocks = 0;    // the most that the table held at once, shared ones included
-  std::uint32_t shared_blocks = 0;  // those of them, at that moment, that it had not allocated:
-                                    // from the prefix cache or from a fork's source
-  std::uint64_t taken_blocks = 0;
-  std::uint64_t returned_blocks = 0;
-  friend bool operator==(const KvReceipt&, const KvReceipt&) = default;
-};
-
-/// Counted since the start, in blocks.
-struct KvTotals {
-  std::uint64_t taken = 0;     // see KvReceipt
-  std::uint64_t returned = 0;  // of them by windows that moved on: window_returned
-  std::uint64_t window_returned = 0;
-  std::uint64_t reclaimed = 0;  // cached content that gave way to other content
-  std::uint64_t dropped = 0;    // cached content thrown away because an audit found it stale
+  bool copies_partial_stripes = false;  // that a hit may end within a stripe
+  BlockHashFn hash = &hash_block;       // another one only in tests
 };
 
 /// What one step of an audit computes and compares: see KvCacheManager::open_audit.
@@ -67,26 +49,27 @@ class KvCacheManager final : public KvView {
   explicit KvCacheManager(const KvCacheOptions& options);
 
   [[nodiscard]] const KvGeometry& geometry() const override { return options_.geometry; }
-  [[nodiscard]] std::uint32_t num_blocks() const override { return pool_.num_blocks(); }
-  [[nodiscard]] std::uint32_t num_free_blocks() const override { return pool_.num_free(); }
+  [[nodiscard]] std::uint32_t num_blocks() const override { return store_.pool().num_blocks(); }
+  [[nodiscard]] std::uint32_t num_free_blocks() const override { return store_.pool().num_free(); }
   [[nodiscard]] std::uint32_t num_stripes(SequenceId id) const override;
   [[nodiscard]] std::uint32_t blocks_held(SequenceId id) const override;
   [[nodiscard]] std::uint32_t blocks_freed_by_evicting(SequenceId id) const override;
   [[nodiscard]] std::uint32_t shared_window_blocks() const override;
   [[nodiscard]] PrefixMatch match_prefix(const HashedTokens& tokens) const override;
+  [[nodiscard]] PrefixMatch match_whole_stripes(const HashedTokens& tokens) const override;
   [[nodiscard]] bool can_fork(SequenceId source, std::uint32_t num_tokens) const override;
   [[nodiscard]] HashChain new_hash_chain(std::uint64_t cache_salt) const override;
 
   /// Referenced by at least one sequence, or pinned.
   [[nodiscard]] std::uint32_t num_live_blocks() const { return num_blocks() - num_free_blocks(); }
   /// Unreferenced, kept for a later prefix; part of num_free_blocks().
-  [[nodiscard]] std::uint32_t num_cached_blocks() const { return num_cached_; }
-  [[nodiscard]] const KvTotals& totals() const { return totals_; }
+  [[nodiscard]] std::uint32_t num_cached_blocks() const { return store_.pool().num_kept(); }
+  [[nodiscard]] const KvTotals& totals() const { return store_.totals(); }
 
   /// Opens a table that starts with the cached blocks of the first `cached_tokens` tokens, and pins
   /// them. The tokens past the last full stripe are copied: grow() gives the blocks for them and
   /// copies() says from where. Requires: the id has no table; cached_tokens is what match_prefix
-  /// says, or fewer in whole stripes.
+  /// says, or what match_whole_stripes says.
   void admit(SequenceId id, const HashedTokens& tokens, std::uint32_t cached_tokens);
   /// Opens a table that shares the full stripes of the first `num_tokens` tokens with the one of
   /// `source`, published or not; the slots past them are copied. Requires: the id has no table;
@@ -95,15 +78,15 @@ class KvCacheManager final : public KvView {
   /// After admit() or fork(), and grow(): what must be copied to where before anything is
   /// computed; empty when the start ends at a stripe's border.
   [[nodiscard]] std::vector<BlockCopy> copies(SequenceId id) const;
-  /// Appends stripes, a block_per_stripe blocks of each group; cached ones are reclaimed when
-  /// nothing else is free. Requires room: the plan counted it.
+  /// Appends stripes of every group; cached blocks are reclaimed when nothing else is free.
+  /// Requires room: the plan counted it.
   void grow(SequenceId id, std::uint32_t num_new_stripes);
   /// The first `num_computed_tokens` are in the cache now: full stripes are published, and those
   /// that no later query sees are given back. A block that somebody else published meanwhile is
   /// given back and the published one takes its place in the table.
   void commit(SequenceId id, const HashedTokens& tokens, std::uint32_t num_computed_tokens);
-  /// Takes back stripes past the first `num_tokens` tokens (rejected draft tokens). Published ones
-  /// stay.
+  /// Takes back stripes past the first `num_tokens` tokens (rejected draft tokens). Requires: no
+  /// published one is among them, and no window has moved past what the next query then sees.
   void truncate(SequenceId id, std::uint32_t num_tokens);
   /// Closes the table; blocks without another reference become free, published ones stay cached.
   /// The last, partly filled stripe is kept too, for a later prefix to copy from.
@@ -118,8 +101,10 @@ class KvCacheManager final : public KvView {
   /// table holds and the prefix cache does not know.
   void check_may_write(SequenceId id, std::uint32_t num_tokens) const;
   /// Published blocks are never written again. For checks in tests and executors.
-  [[nodiscard]] bool is_published(BlockId block) const { return cache_.contains(block); }
-  [[nodiscard]] std::uint32_t references(BlockId block) const { return pool_.references(block); }
+  [[nodiscard]] bool is_published(BlockId block) const { return store_.owner(block) != kNoNode; }
+  [[nodiscard]] std::uint32_t references(BlockId block) const {
+    return store_.pool().references(block);
+  }
   [[nodiscard]] std::uint32_t num_sequences() const {
     return static_cast<std::uint32_t>(tables_.size());
   }
@@ -130,29 +115,35 @@ class KvCacheManager final : public KvView {
 
  private:
   struct Table {
-    std::vector<BlockId> blocks;
+    explicit Table(const KvGeometry& geometry) : blocks(geometry) {}
+    BlockTable blocks;
     std::uint32_t num_computed_tokens = 0;  // their slots are not written again
-    std::uint32_t num_published = 0;        // the first so many are in the prefix cache
-    bool may_publish = true;                // false once a hash collision has cut the chain
-    std::optional<BlockId> copy_source;     // of the slots past the shared blocks, until commit()
-    KvReceipt receipt;
+    std::vector<NodeId> nodes;              // of the stripes that are in the prefix cache
+    bool may_publish = true;                // false once something has cut the chain of nodes
+    /// Until commit(), of each group the stripe that the tokens past the full ones are copied from.
+    std::array<std::vector<BlockId>, kMaxLayerGroups> copied_from;
+    [[nodiscard]] bool copies() const { return !copied_from[0].empty(); }
+    [[nodiscard]] NodeId last_node() const { return nodes.empty() ? kNoNode : nodes.back(); }
   };
   [[nodiscard]] const Table& table(SequenceId id) const;
   [[nodiscard]] Table& table(SequenceId id);
-  [[nodiscard]] BlockIdentity identity(const HashedTokens& tokens, std::uint32_t index,
-                                       std::optional<BlockId> parent) const;
-  [[nodiscard]] std::uint32_t matchable_blocks(const HashedTokens& tokens) const;
   [[nodiscard]] Table& open(SequenceId id);
+  [[nodiscard]] std::uint32_t stripes_for(std::uint32_t tokens) const;
+  [[nodiscard]] bool is_windowed(std::size_t group) const;
+  [[nodiscard]] PrefixMatch match(const HashedTokens& tokens, bool with_copy) const;
+  void enter_nodes(Table& table, std::vector<NodeId> nodes);
+  void copy_from_cache(Table& table, const HashedTokens& tokens, std::uint32_t num_tokens);
+  void end_copy(Table& table);
+  void publish(Table& table, const HashedTokens& tokens, std::uint32_t num_full_stripes);
+  [[nodiscard]] NodeId node_of(const Table& table, const HashedTokens& tokens);
+  void adopt(Table& table, NodeId node);
+  void anchor_branch(const Table& table);
+  void keep_partial(const Table& table, const HashedTokens& tokens);
+  void check_table(SequenceId id, const Table& checked) const;
   void check_sharing() const;
-  void publish(Table& table, const HashedTokens& tokens, std::uint32_t num_full_blocks);
-  void pin(BlockId block);
-  void release(BlockId block);
 
   KvCacheOptions options_;
-  BlockPool pool_;
-  PrefixCache cache_;
-  std::uint32_t num_cached_ = 0;
-  KvTotals totals_;
+  BlockStore store_;
   std::unordered_map<SequenceId, Table> tables_;
 };
 

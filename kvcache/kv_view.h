@@ -43,6 +43,14 @@ class KvView {
   /// less than the free count is to be promised.
   [[nodiscard]] virtual std::uint32_t shared_window_blocks() const = 0;
   [[nodiscard]] virtual PrefixMatch match_prefix(const HashedTokens& tokens) const = 0;
+  /// The same without a copy, for when its pinned blocks do not fit: whole stripes only. It is not
+  /// always the stripes of match_prefix(), for it ends earlier and a window may need one more.
+  [[nodiscard]] virtual PrefixMatch match_whole_stripes(const HashedTokens& tokens) const {
+    PrefixMatch match = match_prefix(tokens);
+    match.tokens = match.stripes * geometry().block_tokens;
+    match.copy_blocks = 0;
+    return match;
+  }
   /// Whether the running sequence `source` still holds all that a fork at `num_tokens` reads.
   [[nodiscard]] virtual bool can_fork(SequenceId source, std::uint32_t num_tokens) const = 0;
   /// An empty chain to extend with a sequence's tokens; it stays empty when the prefix cache is

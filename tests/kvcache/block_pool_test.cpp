@@ -1,4 +1,4 @@
-// The free list: what is counted, and in which order blocks come back.
+// References, and the three states of a block: referenced, kept, empty.
 #include "kvcache/block_pool.h"
 
 #include "tests/support/aborts.h"
@@ -18,7 +18,6 @@ TEST_CASE("BlockPool: hands out every block once", "[kvcache]") {
   CHECK(pool.allocate() == BlockId{1});
   CHECK(pool.allocate() == BlockId{2});
   CHECK(pool.num_free() == 0);
-  CHECK(pool.count_free_list() == 0);
   CHECK(testing::aborts([&] { (void)pool.allocate(); }));
 }
 
@@ -35,36 +34,31 @@ TEST_CASE("BlockPool: releasing the last reference makes the block free again", 
   CHECK(testing::aborts([&] { pool.release(block, Content::kDrop); }));
 }
 
-TEST_CASE("BlockPool: empty blocks are reclaimed first, then the least recently released",
-          "[kvcache]") {
-  BlockPool pool(4);
-  for (int i = 0; i < 4; ++i) (void)pool.allocate();
-  pool.release(BlockId{2}, Content::kKeep);
-  pool.release(BlockId{0}, Content::kKeep);
-  pool.release(BlockId{3}, Content::kDrop);
-  CHECK(pool.count_free_list() == 3);
-  CHECK(pool.allocate() == BlockId{3});
-  CHECK(pool.allocate() == BlockId{2});
-  CHECK(pool.allocate() == BlockId{0});
-}
-
-TEST_CASE("BlockPool: a referenced block leaves the free list, wherever in it", "[kvcache]") {
-  BlockPool pool(3);
-  pool.reference(BlockId{1});
-  CHECK(pool.num_free() == 2);
-  CHECK(pool.count_free_list() == 2);
-  CHECK(pool.allocate() == BlockId{0});
-  CHECK(pool.allocate() == BlockId{2});
-}
-
-TEST_CASE("BlockPool: using a kept block again makes it the most recent", "[kvcache]") {
+TEST_CASE("BlockPool: a kept block is free and not handed out before it is dropped", "[kvcache]") {
   BlockPool pool(2);
-  for (int i = 0; i < 2; ++i) (void)pool.allocate();
-  pool.release(BlockId{0}, Content::kKeep);
+  (void)pool.allocate();
+  (void)pool.allocate();
   pool.release(BlockId{1}, Content::kKeep);
-  pool.reference(BlockId{0});
-  pool.release(BlockId{0}, Content::kKeep);
+  CHECK(pool.num_free() == 1);
+  CHECK(pool.num_kept() == 1);
+  CHECK(pool.num_empty() == 0);
+  CHECK(testing::aborts([&] { (void)pool.allocate(); }));
+  CHECK(testing::aborts([&] { pool.drop(BlockId{0}); }));
+  pool.drop(BlockId{1});
+  CHECK(pool.num_free() == 1);
+  CHECK(pool.num_kept() == 0);
   CHECK(pool.allocate() == BlockId{1});
+}
+
+TEST_CASE("BlockPool: referencing a kept block takes it from the free ones", "[kvcache]") {
+  BlockPool pool(2);
+  (void)pool.allocate();
+  pool.release(BlockId{0}, Content::kKeep);
+  pool.reference(BlockId{0});
+  CHECK(pool.num_free() == 1);
+  CHECK_FALSE(pool.is_kept(BlockId{0}));
+  CHECK(pool.references(BlockId{0}) == 1);
+  CHECK(testing::aborts([&] { pool.reference(BlockId{1}); }));  // it holds nothing
 }
 
 }  // namespace kvasir::kvcache
