@@ -150,9 +150,10 @@ int serve(const config::LoadedOptions& loaded) {
   raise_files(options);
   log_engine_stack(*stack, options);
 
-  server::GenerateService service(stack->info, *stack->engine, *stack->model->text.tokenizer,
-                                  stack->model->chat_template.get(), stack->clock,
-                                  request_limits(options));
+  server::GenerateService service(
+      stack->info, *stack->engine, *stack->model->text.tokenizer, stack->model->chat_template.get(),
+      stack->clock, request_limits(options),
+      {.kv_receipt = options.kv_receipt, .audit_strict = options.kv_audit_strict});
   Doors doors(options, *stack, secrets, service);
   engine::EngineThread engine_thread(*stack->engine);
   service.set_readiness(server::Readiness::kReady);

@@ -3,6 +3,8 @@
 #include "server/api_routes.h"
 #include "server/error_map.h"
 #include "server/field_text.h"
+#include "server/kv_receipt.h"
+#include "server/kv_status.h"
 
 #include <array>
 #include <map>
@@ -36,6 +38,28 @@ constexpr std::string_view kLimits = R"(
 Bounds with a default of 16 (stop strings), 128 (prompts and choices), 256 (bytes of a stop string) and 2048 (messages)
 are the operator's: `--max-stop-strings`, `--max-prompts`, `--max-choices`, `--max-stop-bytes`, `--max-messages`. So are
 nesting and values of the JSON, bytes of the body, of the header and of a rendered prompt; see CONFIG.md.
+)";
+
+constexpr std::string_view kReceipt = R"(
+## What an answer cost: usage.kv_cache
+
+On gRPC in every answer's usage, unless `kv_receipt` is false; over REST where `kv_receipt` is true, or where it is absent
+and the server runs with `--kv-receipt true`. It is of what has ended, so it comes with the whole answer or with a stream's
+last usage: over REST a stream without `stream_options.include_usage` has none, and the running usage of
+`continuous_usage_stats` is without it.
+
+Numbers are sums over the answer's sequences (each choice of each prompt); bytes are whole blocks. Choices share blocks, so
+with `n` the peaks add up to more than was ever held at once: less `shared_bytes` they do not count a block twice. A
+sequence that was preempted adds what it cost each time that it ran, and its peak is the highest.
+
+)";
+
+constexpr std::string_view kStatus = R"(
+## What the pool holds: GET /v1/kv/status (gRPC GetStatus)
+
+All but `readiness` are of one moment: the end of the engine's last step. On REST there is also `object`, which is
+`kv.status`.
+
 )";
 
 constexpr std::string_view kTogether = R"(
@@ -108,6 +132,23 @@ std::string endpoints(unsigned users) {
   return out;
 }
 
+template <typename Record>
+void write_facts(std::ostream& out, std::span<const FactRow<Record>> rows,
+                 const std::string& inside_of = {}) {
+  for (const FactRow<Record>& row : rows) {
+    out << "| " << code(inside_of + std::string(row.name)) << " | " << cell(row.meaning) << " |\n";
+    if (row.name == "layer_groups") write_facts(out, layer_group_rows(), "layer_groups[].");
+  }
+}
+
+void write_receipt_and_status(std::ostream& out) {
+  constexpr std::string_view kHead = "| member | meaning |\n| --- | --- |\n";
+  out << kReceipt << kHead;
+  write_facts(out, kv_receipt_rows());
+  out << kStatus << kHead;
+  write_facts(out, kv_status_rows());
+}
+
 void write_others(std::ostream& out) {
   out << "\n## Accepted, and without a say\n\n| field | meaning |\n| --- | --- |\n";
   for (const FieldRow& row : field_table()) {
@@ -124,33 +165,15 @@ void write_others(std::ostream& out) {
   }
 }
 
-std::string_view grpc_status_name(int status) {
-  constexpr std::array<std::string_view, 17> kNames = {"OK",
-                                                       "CANCELLED",
-                                                       "UNKNOWN",
-                                                       "INVALID_ARGUMENT",
-                                                       "DEADLINE_EXCEEDED",
-                                                       "NOT_FOUND",
-                                                       "ALREADY_EXISTS",
-                                                       "PERMISSION_DENIED",
-                                                       "RESOURCE_EXHAUSTED",
-                                                       "FAILED_PRECONDITION",
-                                                       "ABORTED",
-                                                       "OUT_OF_RANGE",
-                                                       "UNIMPLEMENTED",
-                                                       "INTERNAL",
-                                                       "UNAVAILABLE",
-                                                       "DATA_LOSS",
-                                                       "UNAUTHENTICATED"};
-  return kNames.at(static_cast<std::size_t>(status));
-}
-
 void write_errors(std::ostream& out) {
   out << "\n## Errors\n\nREST: `{\"error\":{\"message\",\"type\",\"param\",\"code\"}}`, all four "
          "always there; `param` is the path of the field at fault or null. gRPC: the status, with "
          "a "
          "google.rpc.Status in `grpc-status-details-bin` (ErrorInfo with the code as reason, "
-         "BadRequest with the field, RetryInfo where trying again makes sense).\n\n"
+         "BadRequest with the field, RetryInfo where trying again makes sense). When to try again "
+         "is in Retry-After and in RetryInfo, in seconds: with a full queue an estimate of when "
+         "what runs leaves a place, 1 to "
+      << kMaxRetryAfterSeconds << ".\n\n"
       << "| code | HTTP | type | gRPC | try again |\n| --- | --- | --- | --- | --- |\n";
   std::map<std::pair<int, std::string_view>, ErrorMapping> rows;  // by status, then code
   for (int i = 0; i <= static_cast<int>(ErrorCode::kInternal); ++i) {
@@ -160,7 +183,7 @@ void write_errors(std::ostream& out) {
   for (const auto& [key, mapping] : rows) {
     out << "| " << code(mapping.code) << " | " << mapping.http_status << " | " << code(mapping.type)
         << " | " << grpc_status_name(mapping.grpc_status) << " | "
-        << (mapping.retryable ? "yes" : "no") << " |\n";
+        << (mapping.retryable() ? "yes" : "no") << " |\n";
   }
 }
 
@@ -176,6 +199,7 @@ std::string api_document() {
   write_fields(out, kOfDetokenize, "/detokenize", "Detokenize");
   out << kLimits << kTogether;
   write_others(out);
+  write_receipt_and_status(out);
   write_errors(out);
   return out.str();
 }

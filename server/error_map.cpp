@@ -24,11 +24,15 @@ constexpr std::string_view kRateLimit = "rate_limit_error";
 constexpr std::string_view kUnavailable = "service_unavailable_error";
 constexpr std::string_view kServerError = "server_error";
 
+// A queue moves within a second; loading and draining take longer.
+constexpr std::uint32_t kQueueSeconds = 1;
+constexpr std::uint32_t kRestartSeconds = 5;
+
 constexpr ErrorMapping invalid_argument(std::string_view code) {
-  return {400, kInvalidRequest, code, kGrpcInvalidArgument, false};
+  return {400, kInvalidRequest, code, kGrpcInvalidArgument, 0};
 }
 constexpr ErrorMapping unavailable(std::string_view code) {
-  return {503, kUnavailable, code, kGrpcUnavailable, true};
+  return {503, kUnavailable, code, kGrpcUnavailable, kRestartSeconds};
 }
 
 ErrorMapping map(ErrorCode code) {
@@ -52,35 +56,35 @@ ErrorMapping map(ErrorCode code) {
     case ErrorCode::kContextLengthExceeded:
       return invalid_argument("context_length_exceeded");
     case ErrorCode::kInvalidApiKey:
-      return {401, kInvalidRequest, "invalid_api_key", kGrpcUnauthenticated, false};
+      return {401, kInvalidRequest, "invalid_api_key", kGrpcUnauthenticated, 0};
     case ErrorCode::kModelNotFound:
-      return {404, kInvalidRequest, "model_not_found", kGrpcNotFound, false};
+      return {404, kInvalidRequest, "model_not_found", kGrpcNotFound, 0};
     case ErrorCode::kUnknownUrl:
-      return {404, kInvalidRequest, "unknown_url", kGrpcUnimplemented, false};
+      return {404, kInvalidRequest, "unknown_url", kGrpcUnimplemented, 0};
     case ErrorCode::kMethodNotSupported:
-      return {405, kInvalidRequest, "method_not_supported", kGrpcUnimplemented, false};
+      return {405, kInvalidRequest, "method_not_supported", kGrpcUnimplemented, 0};
     case ErrorCode::kRequestTimeout:
-      return {408, kInvalidRequest, "request_timeout", kGrpcDeadlineExceeded, false};
+      return {408, kInvalidRequest, "request_timeout", kGrpcDeadlineExceeded, 0};
     case ErrorCode::kLengthRequired:
-      return {411, kInvalidRequest, "length_required", kGrpcInvalidArgument, false};
+      return {411, kInvalidRequest, "length_required", kGrpcInvalidArgument, 0};
     case ErrorCode::kBodyTooLarge:
-      return {413, kInvalidRequest, "body_too_large", kGrpcResourceExhausted, false};
+      return {413, kInvalidRequest, "body_too_large", kGrpcResourceExhausted, 0};
     case ErrorCode::kUriTooLong:
-      return {414, kInvalidRequest, "uri_too_long", kGrpcInvalidArgument, false};
+      return {414, kInvalidRequest, "uri_too_long", kGrpcInvalidArgument, 0};
     case ErrorCode::kUnsupportedMediaType:
-      return {415, kInvalidRequest, "unsupported_media_type", kGrpcInvalidArgument, false};
+      return {415, kInvalidRequest, "unsupported_media_type", kGrpcInvalidArgument, 0};
     case ErrorCode::kExpectationFailed:
-      return {417, kInvalidRequest, "expectation_failed", kGrpcInvalidArgument, false};
+      return {417, kInvalidRequest, "expectation_failed", kGrpcInvalidArgument, 0};
     case ErrorCode::kHeadersTooLarge:
-      return {431, kInvalidRequest, "headers_too_large", kGrpcResourceExhausted, false};
+      return {431, kInvalidRequest, "headers_too_large", kGrpcResourceExhausted, 0};
     case ErrorCode::kUnsupportedTransferCoding:
-      return {501, kInvalidRequest, "unsupported_transfer_coding", kGrpcUnimplemented, false};
+      return {501, kInvalidRequest, "unsupported_transfer_coding", kGrpcUnimplemented, 0};
     case ErrorCode::kHttpVersionNotSupported:
-      return {505, kInvalidRequest, "http_version_not_supported", kGrpcUnimplemented, false};
+      return {505, kInvalidRequest, "http_version_not_supported", kGrpcUnimplemented, 0};
     case ErrorCode::kDeadlineExceeded:
-      return {408, kInvalidRequest, "deadline_exceeded", kGrpcDeadlineExceeded, false};
+      return {408, kInvalidRequest, "deadline_exceeded", kGrpcDeadlineExceeded, 0};
     case ErrorCode::kQueueFull:
-      return {429, kRateLimit, "queue_full", kGrpcResourceExhausted, true};
+      return {429, kRateLimit, "queue_full", kGrpcResourceExhausted, kQueueSeconds};
     case ErrorCode::kModelLoading:
       return unavailable("model_loading");
     case ErrorCode::kDraining:
@@ -90,11 +94,11 @@ ErrorMapping map(ErrorCode code) {
     // Only a client that is gone or does not read is cancelled, so this status is seen in logs
     // alone.
     case ErrorCode::kCancelled:
-      return {499, kInvalidRequest, "cancelled", kGrpcCancelled, false};
+      return {499, kInvalidRequest, "cancelled", kGrpcCancelled, 0};
     case ErrorCode::kInvalidModelFile:  // start-up failures never reach a door
     case ErrorCode::kInvalidConfig:
     case ErrorCode::kInternal:
-      return {500, kServerError, "internal_error", kGrpcInternal, false};
+      return {500, kServerError, "internal_error", kGrpcInternal, 0};
   }
   KVASIR_CHECK(false, "error code " << static_cast<int>(code) << " is not in the table");
 }
@@ -111,6 +115,29 @@ const ErrorMapping& error_mapping(ErrorCode code) {
   const auto index = static_cast<std::size_t>(code);
   KVASIR_CHECK(index < table.size(), "error code " << index);
   return table[index];
+}
+
+std::string_view grpc_status_name(int status) {
+  constexpr std::array<std::string_view, 17> kNames = {"OK",
+                                                       "CANCELLED",
+                                                       "UNKNOWN",
+                                                       "INVALID_ARGUMENT",
+                                                       "DEADLINE_EXCEEDED",
+                                                       "NOT_FOUND",
+                                                       "ALREADY_EXISTS",
+                                                       "PERMISSION_DENIED",
+                                                       "RESOURCE_EXHAUSTED",
+                                                       "FAILED_PRECONDITION",
+                                                       "ABORTED",
+                                                       "OUT_OF_RANGE",
+                                                       "UNIMPLEMENTED",
+                                                       "INTERNAL",
+                                                       "UNAVAILABLE",
+                                                       "DATA_LOSS",
+                                                       "UNAUTHENTICATED"};
+  const auto index = static_cast<std::size_t>(status);
+  KVASIR_CHECK(index < kNames.size(), "gRPC status " << status);
+  return kNames[index];
 }
 
 CancelCause cancel_cause_of(ErrorCode code) {

@@ -267,6 +267,13 @@ void add_answer(Rows& rows) {
         .member = &GenerateFields::return_token_ids,
         .when_absent = false,
         .meaning = "Return the ids of prompt and generated tokens; on gRPC the default is true."},
+       {.name = "kv_receipt",
+        .kind = K::kSwitch,
+        .users = kGenerate,
+        .member = &GenerateFields::kv_receipt,
+        .when_absent = "as --kv-receipt says",
+        .meaning = "Return what the answer cost in keys and values, as usage.kv_cache; on gRPC the "
+                   "default is true."},
        {.name = "stream",
         .kind = K::kSwitch,
         .users = kGenerate,
@@ -409,8 +416,7 @@ void add_refused(Rows& rows) {
            {"n_probs", kGenerate, "null", "Another word for logprobs."},
            {"lora", kGenerate, "null", "Adapters to apply."},
            {"return_tokens_as_token_ids", kGenerate, "false", "Print tokens as ids in logprobs."},
-           {"return_token_strs", kOfTokenize, "false", "Print tokens beside their ids."},
-           {"kv_receipt", kGenerate, "false", "What the request cost in keys and values."}}) {
+           {"return_token_strs", kOfTokenize, "false", "Print tokens beside their ids."}}) {
     rows.push_back({.name = field.name,
                     .users = field.users,
                     .standing = FieldStanding::kRefused,

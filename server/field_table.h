@@ -72,8 +72,9 @@ struct ByteRange {
 using FieldMember = std::variant<
     std::monostate, std::optional<std::string> RequestFields::*,
     std::optional<std::string> GenerateFields::*, std::optional<double> GenerateFields::*,
-    std::optional<std::int64_t> GenerateFields::*, bool GenerateFields::*,
-    std::vector<std::string> GenerateFields::*, std::vector<std::int64_t> GenerateFields::*,
+    std::optional<std::int64_t> GenerateFields::*, std::optional<bool> GenerateFields::*,
+    bool GenerateFields::*, std::vector<std::string> GenerateFields::*,
+    std::vector<std::int64_t> GenerateFields::*,
     std::vector<std::pair<std::string, double>> GenerateFields::*,
     std::vector<PromptInput> CompletionFields::*, std::optional<std::int64_t> CompletionFields::*,
     bool CompletionFields::*, std::vector<text::ChatMessage> ChatFields::*,

@@ -2,11 +2,13 @@
 
 #include "core/check.h"
 #include "core/rng.h"
+#include "server/error_map.h"
 #include "server/generation_record.h"
 #include "server/keyed_digest.h"
 #include "server/prompt_answer.h"
 #include "server/running_generation.h"
 #include "server/shown_value.h"
+#include "server/token_room.h"
 #include "server/utf8.h"
 #include "server/validate.h"
 
@@ -86,6 +88,10 @@ bool wants_engine(const engine::Submit& submission) {
   return submission.request.stop.max_tokens > 0 || submission.request.prompt_logprobs.has_value();
 }
 
+WantedTokens wanted_tokens(const GenerateParams& params, std::uint64_t when_absent) {
+  return {params.max_tokens, params.min_tokens, when_absent};
+}
+
 /// Logprobs of generated tokens that an answer may come to show.
 std::uint64_t generated_entries(const GenerateParams& params,
                                 const std::vector<std::uint32_t>& max_tokens) {
@@ -112,6 +118,7 @@ struct GenerateService::Impl {
   const text::ChatTemplate* chat_template = nullptr;
   const Clock& clock;
   const RequestLimits limits;
+  const ServiceOptions options;
   std::atomic<Readiness> readiness{Readiness::kLoading};
   std::uint64_t seed_base =
       0;  // random at start: requests without a seed differ from each other and between runs
@@ -122,6 +129,7 @@ struct GenerateService::Impl {
   [[nodiscard]] ValidationBounds bounds() const { return {model.vocab_size, limits}; }
   [[nodiscard]] bool alive() const;
   [[nodiscard]] Result<void> check_ready() const;
+  [[nodiscard]] Result<void> check_serving() const;
   [[nodiscard]] Result<void> check_name(const std::optional<std::string>& name) const;
   [[nodiscard]] Result<void> check_bytes(std::uint64_t bytes, std::uint64_t max_tokens,
                                          const std::string& param) const;
@@ -140,12 +148,6 @@ struct GenerateService::Impl {
                              const CallContext& context) const;
   [[nodiscard]] std::uint64_t cache_scope(const Call& call) const;
   [[nodiscard]] Result<void> check_wanted(const Call& call) const;
-  [[nodiscard]] Result<std::uint32_t> resolve_max_tokens(std::uint64_t prompt_tokens,
-                                                         const GenerateParams& params,
-                                                         std::uint64_t when_absent,
-                                                         const std::string& param) const;
-  [[nodiscard]] Error budget_error(std::uint64_t prompt_tokens, std::uint64_t max_tokens,
-                                   const std::string& param) const;
   [[nodiscard]] Result<std::vector<TokenId>> encode_prompt(const PromptInput& prompt,
                                                            std::uint64_t max_tokens,
                                                            const std::string& param) const;
@@ -164,13 +166,14 @@ struct GenerateService::Impl {
 GenerateService::GenerateService(ModelInfo model, engine::Engine& engine,
                                  const text::Tokenizer& tokenizer,
                                  const text::ChatTemplate* chat_template, const Clock& clock,
-                                 RequestLimits limits)
+                                 RequestLimits limits, ServiceOptions options)
     : impl_(new Impl{.model = std::move(model),
                      .engine = engine,
                      .tokenizer = tokenizer,
                      .chat_template = chat_template,
                      .clock = clock,
-                     .limits = std::move(limits)}) {
+                     .limits = std::move(limits),
+                     .options = options}) {
   std::random_device device;
   impl_->seed_base = (std::uint64_t{device()} << 32U) | device();
   KVASIR_CHECK(impl_->model.vocab_size > 0);
@@ -214,7 +217,8 @@ Result<std::shared_ptr<Generation>> GenerateService::Impl::complete(const Comple
     if (auto ok = check_wanted(call); !ok) return tl::unexpected<Error>(ok.error());
     auto prompt = encode_prompt(fields.prompts[i], params->max_tokens.value_or(1), param);
     if (!prompt) return tl::unexpected<Error>(prompt.error());
-    auto limit = resolve_max_tokens(prompt->size(), *params, kDefaultMaxTokens, param);
+    auto limit =
+        resolve_max_tokens(model, prompt->size(), wanted_tokens(*params, kDefaultMaxTokens), param);
     if (!limit) return tl::unexpected<Error>(limit.error());
     prompts.push_back(std::move(*prompt));
     max_tokens.push_back(*limit);
@@ -256,7 +260,8 @@ Result<std::shared_ptr<Generation>> GenerateService::Impl::chat(const ChatFields
   std::uint64_t when_absent = model.context_tokens;
   if (params->top_logprobs)
     when_absent = std::min(when_absent, max_tokens_with_logprobs(*params, 1));
-  auto limit = resolve_max_tokens(prompt->size(), *params, when_absent, "messages");
+  auto limit =
+      resolve_max_tokens(model, prompt->size(), wanted_tokens(*params, when_absent), "messages");
   if (!limit) return tl::unexpected<Error>(limit.error());
   std::vector<std::vector<TokenId>> prompts;
   prompts.push_back(std::move(*prompt));
@@ -320,6 +325,15 @@ Readiness GenerateService::readiness() const { return impl_->readiness.load(); }
 void GenerateService::set_readiness(Readiness readiness) { impl_->readiness.store(readiness); }
 
 bool GenerateService::alive() const { return impl_->alive(); }
+Result<void> GenerateService::check_serving() const { return impl_->check_serving(); }
+
+std::uint32_t GenerateService::retry_after_seconds(const Error& error) const {
+  const std::uint32_t usual = error_mapping(error.code).retry_after_seconds;
+  // A server that drains goes with its last sequence; one that loads or stalls is no queue.
+  if (error.code != ErrorCode::kQueueFull && error.code != ErrorCode::kDraining) return usual;
+  const std::uint32_t estimate = impl_->engine.status().retry_after_seconds;
+  return std::min(std::max(usual, estimate), kMaxRetryAfterSeconds);
+}
 
 bool GenerateService::Impl::alive() const {
   const engine::EngineStatus now = engine.status();
@@ -396,6 +410,15 @@ Result<void> GenerateService::Impl::check_ready() const {
   return fail(ErrorCode::kDraining, "the server is shutting down and takes no new work");
 }
 
+Result<void> GenerateService::Impl::check_serving() const {
+  if (auto ready = check_ready(); !ready) return ready;
+  const std::uint64_t mismatches = engine.status().audit_mismatches_total;
+  if (!options.audit_strict || mismatches == 0) return {};
+  return fail(ErrorCode::kEngineUnavailable,
+              "the truth check found " + std::to_string(mismatches) +
+                  " cached prefixes that were not what is computed (see the log)");
+}
+
 Result<void> GenerateService::Impl::check_name(const std::optional<std::string>& name) const {
   if (!name || *name == model.served_name) return {};
   if (std::find(model.aliases.begin(), model.aliases.end(), *name) != model.aliases.end())
@@ -417,53 +440,6 @@ Result<void> GenerateService::Impl::check_bytes(std::uint64_t bytes, std::uint64
                   std::to_string(max_tokens) + ", but the context is " +
                   std::to_string(model.context_tokens) + " tokens",
               param);
-}
-
-Result<std::uint32_t> GenerateService::Impl::resolve_max_tokens(std::uint64_t prompt_tokens,
-                                                                const GenerateParams& params,
-                                                                std::uint64_t when_absent,
-                                                                const std::string& param) const {
-  const std::uint64_t least =
-      params.max_tokens.value_or(std::max<std::uint64_t>(params.min_tokens, 1));
-  const std::uint64_t context = model.context_tokens;
-  if (prompt_tokens > context || least > context - prompt_tokens) {
-    const std::string wanted = params.max_tokens
-                                   ? "max_tokens is " + std::to_string(*params.max_tokens)
-                                   : "at least " + std::to_string(least) + " must be generated";
-    return fail(ErrorCode::kContextLengthExceeded,
-                "the prompt has " + std::to_string(prompt_tokens) + " tokens and " + wanted +
-                    ", but the context is " + std::to_string(context) + " tokens",
-                param);
-  }
-  // Where nothing is generated, the last token of the prompt is computed all the same.
-  const std::uint64_t room_for = std::max<std::uint64_t>(least, 1);
-  const std::uint64_t longest =
-      kvcache::longest_prompt_tokens(model.geometry, model.num_blocks, room_for);
-  if (prompt_tokens > longest)
-    return tl::unexpected<Error>(budget_error(prompt_tokens, room_for, param));
-  if (params.max_tokens) return static_cast<std::uint32_t>(*params.max_tokens);
-  // The same arithmetic the other way round: with this prompt, so many generated tokens still fit.
-  const std::uint64_t left_in_budget =
-      kvcache::longest_prompt_tokens(model.geometry, model.num_blocks, 1) - prompt_tokens + 1;
-  const std::uint64_t left = std::min(context - prompt_tokens, left_in_budget);
-  return static_cast<std::uint32_t>(std::min(left, std::max(when_absent, params.min_tokens)));
-}
-
-Error GenerateService::Impl::budget_error(std::uint64_t prompt_tokens, std::uint64_t max_tokens,
-                                          const std::string& param) const {
-  const std::uint64_t needed =
-      model.geometry.blocks_for(kvcache::max_cached_tokens(prompt_tokens, max_tokens)) *
-      model.geometry.bytes_per_block();
-  const std::uint64_t longest =
-      kvcache::longest_prompt_tokens(model.geometry, model.num_blocks, max_tokens);
-  return {ErrorCode::kContextLengthExceeded,
-          "the prompt of " + std::to_string(prompt_tokens) + " tokens with max_tokens " +
-              std::to_string(max_tokens) + " needs " + std::to_string(needed) +
-              " bytes of KV cache, but the whole budget is " +
-              std::to_string(model.num_blocks * model.geometry.bytes_per_block()) +
-              " bytes; the longest prompt that would fit has " + std::to_string(longest) +
-              " tokens",
-          param};
 }
 
 Result<std::vector<TokenId>> GenerateService::Impl::encode_prompt(const PromptInput& prompt,
@@ -576,7 +552,8 @@ Result<std::shared_ptr<Generation>> GenerateService::Impl::start(
   auto generation = std::make_shared<RunningGeneration>(
       tokenizer, std::move(prompts), std::move(choices),
       [&target = engine](const engine::Cancel& cancel) { target.cancel(cancel); }, std::move(wake),
-      call.context.keeps_answer, std::move(prompt_rules));
+      call.context.keeps_answer, std::move(prompt_rules),
+      params.kv_receipt.value_or(options.kv_receipt) ? &model.geometry : nullptr);
   generation->set_record(std::move(record));
   for (std::uint32_t i = 0; i < submissions.size(); ++i) submissions[i].sink = generation->sink(i);
   const auto idle = std::stable_partition(submissions.begin(), submissions.end(), wants_engine);

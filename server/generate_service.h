@@ -52,12 +52,17 @@ struct CallContext {
 
 enum class Readiness : std::uint8_t { kLoading, kReady, kDraining };
 
+struct ServiceOptions {
+  bool kv_receipt = false;    // in REST's usage, where the request does not say
+  bool audit_strict = false;  // a mismatch that the truth check found ends readiness
+};
+
 class GenerateService {
  public:
   /// All arguments must outlive the service; `chat_template` may be null (chat is then refused).
   GenerateService(ModelInfo model, engine::Engine& engine, const text::Tokenizer& tokenizer,
                   const text::ChatTemplate* chat_template, const Clock& clock,
-                  RequestLimits limits = {});
+                  RequestLimits limits = {}, ServiceOptions options = {});
   ~GenerateService();
 
   /// Validates, tokenises and submits, or says what is wrong before anything ran. Errors beside
@@ -82,8 +87,15 @@ class GenerateService {
   [[nodiscard]] Metrics& metrics() const;
   [[nodiscard]] Readiness readiness() const;
   void set_readiness(Readiness readiness);
+  /// Whether a balancer should send work here, and why not: what readiness probes say. Errors:
+  /// kModelLoading, kDraining, kEngineUnavailable (no progress, or a failed audit where the
+  /// operator is strict about it; work that comes all the same is done).
+  [[nodiscard]] Result<void> check_serving() const;
   /// The engine loop makes progress (or is idle).
   [[nodiscard]] bool alive() const;
+  /// What Retry-After and RetryInfo say beside the error, in 1..kMaxRetryAfterSeconds; 0 where
+  /// another try is of no use.
+  [[nodiscard]] std::uint32_t retry_after_seconds(const Error& error) const;
 
  private:
   struct Impl;

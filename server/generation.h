@@ -8,6 +8,7 @@
 #include "core/step_plan.h"
 #include "engine/engine.h"
 #include "engine/events.h"
+#include "server/kv_receipt.h"
 #include "text/tokenizer.h"
 
 #include <cstdint>
@@ -65,6 +66,7 @@ struct Usage {
   std::uint64_t prompt_tokens = 0;  // each prompt counts once, whatever n
   std::uint64_t completion_tokens = 0;
   std::uint64_t cached_tokens = 0;
+  std::optional<KvReceipt> kv_cache;  // where one is wanted, and everything has ended
 };
 
 /// Thread-safe: the engine thread feeds, one door thread polls.

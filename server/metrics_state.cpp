@@ -88,6 +88,9 @@ void append_gauges(std::vector<MetricFamily>& out, const engine::EngineStatus& s
         number(status.cached_blocks * block));
   gauge("kvasir_kv_free_bytes", "KV bytes that can be given out, cached ones included.",
         number(status.free_blocks * block));
+  gauge("kvasir_kv_reserved_bytes",
+        "Of the free KV bytes, those kept for what running sequences may come to need.",
+        number(status.reserved_blocks * block));
   gauge("kvasir_kv_usage_ratio", "Live KV bytes over all KV bytes, 0 to 1.",
         status.total_blocks == 0 ? 0.0 : number(status.live_blocks) / status.total_blocks);
   gauge("kvasir_draining", "1 while the server shuts down, else 0.", status.draining ? 1 : 0);
@@ -113,6 +116,34 @@ void append_counters(std::vector<MetricFamily>& out, const engine::EngineStatus&
           number(status.prefix_query_tokens_total));
   counter("kvasir_prefix_cache_hit_tokens_total", "Tokens found in the prefix cache.",
           number(status.prefix_hit_tokens_total));
+  counter("kvasir_prefix_cache_miss_tokens_total",
+          "Tokens looked up in the prefix cache and not found.",
+          number(status.prefix_query_tokens_total - status.prefix_hit_tokens_total));
+}
+
+void append_block_counters(std::vector<MetricFamily>& out, const engine::EngineStatus& status,
+                           const Labels& labels) {
+  const auto counter = [&](const char* name, const char* help, std::uint64_t count) {
+    out.push_back(counter_family(name, help, number(count), labels));
+  };
+  counter("kvasir_kv_taken_blocks_total", "KV blocks that were free and that a sequence took.",
+          status.taken_blocks_total);
+  counter("kvasir_kv_returned_blocks_total",
+          "KV blocks that a sequence gave back and that nobody else held.",
+          status.returned_blocks_total);
+  counter("kvasir_kv_window_returned_blocks_total",
+          "Of the returned KV blocks, those behind a window that had moved on.",
+          status.window_returned_blocks_total);
+  counter("kvasir_kv_reclaimed_blocks_total", "Cached KV blocks whose content gave way to another.",
+          status.reclaimed_blocks_total);
+  counter("kvasir_kv_audited_prefixes_total",
+          "Cached prefixes that the truth check computed again and compared.",
+          status.audited_prefixes_total);
+  counter("kvasir_kv_audited_tokens_total", "Tokens that the truth check computed.",
+          status.audited_tokens_total);
+  counter("kvasir_kv_audit_mismatches_total",
+          "Cached prefixes that were not what the truth check computed.",
+          status.audit_mismatches_total);
 }
 
 }  // namespace
@@ -128,6 +159,7 @@ std::vector<MetricFamily> engine_families(const engine::EngineStatus& status,
   std::vector<MetricFamily> out;
   append_gauges(out, status, model, model_labels);
   append_counters(out, status, model_labels);
+  append_block_counters(out, status, model_labels);
   out.push_back(iteration_tokens(status, model_labels));
   return out;
 }

@@ -30,9 +30,10 @@ OrderedJson answer_headers(int status) {
       {"openai-processing-ms",
        {{"required", true}, {"schema", {{"type", "integer"}, {"minimum", 0}}}}}};
   if (status == 429 || status == 503) {
-    headers["Retry-After"] = {{"required", true},
-                              {"description", "Seconds."},
-                              {"schema", {{"type", "integer"}, {"minimum", 1}, {"maximum", 120}}}};
+    headers["Retry-After"] = {
+        {"required", true},
+        {"description", "Seconds."},
+        {"schema", {{"type", "integer"}, {"minimum", 1}, {"maximum", kMaxRetryAfterSeconds}}}};
   }
   if (status == 401) {
     headers["WWW-Authenticate"] = {{"required", true},

@@ -1,5 +1,16 @@
 #include "server/openapi_answers.h"
 
+#include "server/kv_receipt.h"
+#include "server/kv_status.h"
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
 namespace kvasir::server {
 namespace {
 
@@ -43,7 +54,8 @@ constexpr std::string_view kShared = R"json({
     "prompt_tokens_details": {"type": "object", "required": ["cached_tokens"],
       "properties": {"cached_tokens": {"type": "integer", "minimum": 0}}},
     "completion_tokens_details": {"type": "object", "required": ["reasoning_tokens"],
-      "properties": {"reasoning_tokens": {"type": "integer", "minimum": 0}}}}},
+      "properties": {"reasoning_tokens": {"type": "integer", "minimum": 0}}},
+    "kv_cache": {"$ref": "#/components/schemas/KvReceipt"}}},
 "FinishReason": {"enum": ["stop", "length"]},
 "StopReason": {"type": ["string", "integer", "null"],
   "description": "The request's own stop string or token that ended the choice."},
@@ -58,17 +70,11 @@ constexpr std::string_view kShared = R"json({
         "decoded_token": {"type": "string"}}}}]}}
 })json";
 
+// Of whole answers and chunks, the members that not all of them have: see Head.
 constexpr std::string_view kCompletions = R"json({
-"Completion": {"type": "object",
-  "required": ["id", "object", "created", "model", "system_fingerprint", "choices", "usage"],
-  "properties": {
-    "id": {"type": "string", "pattern": "^cmpl-"},
-    "object": {"const": "text_completion"},
-    "created": {"type": "integer"},
-    "model": {"type": "string"},
-    "system_fingerprint": {"type": "string"},
+"Completion": {
     "choices": {"type": "array", "minItems": 1, "items": {"$ref": "#/components/schemas/CompletionChoice"}},
-    "usage": {"$ref": "#/components/schemas/Usage"}}},
+    "usage": {"$ref": "#/components/schemas/Usage"}},
 "CompletionChoice": {"type": "object", "required": ["index", "text", "logprobs", "finish_reason"],
   "properties": {
     "index": {"type": "integer", "minimum": 0, "description": "Prompt index times n plus k."},
@@ -87,15 +93,7 @@ constexpr std::string_view kCompletions = R"json({
     "top_logprobs": {"type": "array", "items": {"anyOf": [{"type": "null"},
       {"type": "object", "additionalProperties": {"$ref": "#/components/schemas/Logprob"}}]}},
     "text_offset": {"type": "array", "items": {"type": "integer", "minimum": 0}}}},
-"CompletionChunk": {"type": "object",
-  "required": ["id", "object", "created", "model", "system_fingerprint", "choices"],
-  "description": "What came since the last chunk; of no choice where it brings the usage.",
-  "properties": {
-    "id": {"type": "string", "pattern": "^cmpl-"},
-    "object": {"const": "text_completion"},
-    "created": {"type": "integer"},
-    "model": {"type": "string"},
-    "system_fingerprint": {"type": "string"},
+"CompletionChunk": {
     "choices": {"type": "array", "items": {"type": "object", "required": ["index", "text", "logprobs", "finish_reason"],
       "properties": {
         "index": {"type": "integer", "minimum": 0},
@@ -106,22 +104,15 @@ constexpr std::string_view kCompletions = R"json({
         "token_ids": {"$ref": "#/components/schemas/TokenIds"},
         "prompt_token_ids": {"$ref": "#/components/schemas/TokenIds"},
         "prompt_logprobs": {"$ref": "#/components/schemas/PromptLogprobs"}}}},
-    "usage": {"anyOf": [{"type": "null"}, {"$ref": "#/components/schemas/Usage"}]}}}
+    "usage": {"anyOf": [{"type": "null"}, {"$ref": "#/components/schemas/Usage"}]}}
 })json";
 
 constexpr std::string_view kChat = R"json({
-"ChatCompletion": {"type": "object",
-  "required": ["id", "object", "created", "model", "system_fingerprint", "choices", "usage"],
-  "properties": {
-    "id": {"type": "string", "pattern": "^chatcmpl-"},
-    "object": {"const": "chat.completion"},
-    "created": {"type": "integer"},
-    "model": {"type": "string"},
-    "system_fingerprint": {"type": "string"},
+"ChatCompletion": {
     "choices": {"type": "array", "minItems": 1, "items": {"$ref": "#/components/schemas/ChatChoice"}},
     "prompt_token_ids": {"$ref": "#/components/schemas/TokenIds"},
     "prompt_logprobs": {"$ref": "#/components/schemas/PromptLogprobs"},
-    "usage": {"$ref": "#/components/schemas/Usage"}}},
+    "usage": {"$ref": "#/components/schemas/Usage"}},
 "ChatChoice": {"type": "object", "required": ["index", "message", "logprobs", "finish_reason"],
   "properties": {
     "index": {"type": "integer", "minimum": 0},
@@ -145,15 +136,7 @@ constexpr std::string_view kChat = R"json({
     "token": {"type": "string"},
     "logprob": {"$ref": "#/components/schemas/Logprob"},
     "bytes": {"type": ["array", "null"], "items": {"type": "integer", "minimum": 0, "maximum": 255}}}},
-"ChatCompletionChunk": {"type": "object",
-  "required": ["id", "object", "created", "model", "system_fingerprint", "choices"],
-  "description": "What came since the last chunk; of no choice where it brings the usage.",
-  "properties": {
-    "id": {"type": "string", "pattern": "^chatcmpl-"},
-    "object": {"const": "chat.completion.chunk"},
-    "created": {"type": "integer"},
-    "model": {"type": "string"},
-    "system_fingerprint": {"type": "string"},
+"ChatCompletionChunk": {
     "choices": {"type": "array", "items": {"type": "object", "required": ["index", "delta", "logprobs", "finish_reason"],
       "properties": {
         "index": {"type": "integer", "minimum": 0},
@@ -165,7 +148,7 @@ constexpr std::string_view kChat = R"json({
         "token_ids": {"$ref": "#/components/schemas/TokenIds"}}}},
     "prompt_token_ids": {"$ref": "#/components/schemas/TokenIds"},
     "prompt_logprobs": {"$ref": "#/components/schemas/PromptLogprobs"},
-    "usage": {"anyOf": [{"type": "null"}, {"$ref": "#/components/schemas/Usage"}]}}}
+    "usage": {"anyOf": [{"type": "null"}, {"$ref": "#/components/schemas/Usage"}]}}
 })json";
 
 constexpr std::string_view kOthers = R"json({
@@ -194,8 +177,6 @@ constexpr std::string_view kOthers = R"json({
     "max_model_len": {"type": "integer", "minimum": 1},
     "root": {"type": "string"},
     "parent": {"type": "null"}}},
-"KvStatus": {"type": "object", "required": ["object", "model"],
-  "properties": {"object": {"const": "kv.status"}, "model": {"type": "string"}}},
 "Status": {"type": "object", "required": ["status"], "properties": {"status": {"type": "string"}}},
 "V2Ready": {"type": "object", "required": ["ready"], "properties": {"ready": {"const": true}}},
 "V2Live": {"type": "object", "required": ["live"], "properties": {"live": {"const": true}}},
@@ -207,12 +188,93 @@ constexpr std::string_view kOthers = R"json({
 "OpenApi": {"type": "object", "required": ["openapi", "info", "paths", "components"]}
 })json";
 
+/// What stands in front of an answer's choices.
+struct Head {
+  const char* schema;
+  const char* id_pattern;
+  const char* object;
+  bool is_chunk;
+};
+constexpr std::array kHeads = {
+    Head{"Completion", "^cmpl-", "text_completion", false},
+    Head{"CompletionChunk", "^cmpl-", "text_completion", true},
+    Head{"ChatCompletion", "^chatcmpl-", "chat.completion", false},
+    Head{"ChatCompletionChunk", "^chatcmpl-", "chat.completion.chunk", true},
+};
+
+OrderedJson with_head(const Head& head, const OrderedJson& members) {
+  OrderedJson properties{{"id", {{"type", "string"}, {"pattern", head.id_pattern}}},
+                         {"object", {{"const", head.object}}},
+                         {"created", {{"type", "integer"}}},
+                         {"model", {{"type", "string"}}},
+                         {"system_fingerprint", {{"type", "string"}}}};
+  OrderedJson required = OrderedJson::array();
+  for (const auto& property : properties.items()) required.push_back(property.key());
+  required.push_back("choices");
+  if (!head.is_chunk) required.push_back("usage");
+  properties.update(members);
+  OrderedJson schema{{"type", "object"}, {"required", std::move(required)}};
+  if (head.is_chunk) {
+    schema["description"] =
+        "What came since the last chunk; of no choice where it brings the usage.";
+  }
+  schema["properties"] = std::move(properties);
+  return schema;
+}
+
+OrderedJson type_of(std::uint64_t /*count*/) { return {{"type", "integer"}, {"minimum", 0}}; }
+OrderedJson type_of(double /*number*/) { return {{"type", "number"}, {"minimum", 0}}; }
+OrderedJson type_of(bool /*value*/) { return {{"type", "boolean"}}; }
+OrderedJson type_of(const std::string& /*text*/) { return {{"type", "string"}}; }
+OrderedJson type_of(const CauseCounts& /*counts*/) {
+  OrderedJson properties = OrderedJson::object();
+  OrderedJson required = OrderedJson::array();
+  for (const std::string_view cause : kCancelCauses) {
+    properties[std::string(cause)] = type_of(std::uint64_t{0});
+    required.push_back(cause);
+  }
+  return {
+      {"type", "object"}, {"required", std::move(required)}, {"properties", std::move(properties)}};
+}
+OrderedJson type_of(const std::vector<LayerGroupFacts>& groups);
+
+/// All facts are always there.
+template <typename Record>
+OrderedJson facts_schema(std::span<const FactRow<Record>> rows) {
+  OrderedJson properties = OrderedJson::object();
+  OrderedJson required = OrderedJson::array();
+  const Record example;
+  for_each_fact(example, rows, [&](std::string_view name, const auto& value) {
+    properties[std::string(name)] = type_of(value);
+    required.push_back(name);
+  });
+  for (const FactRow<Record>& row : rows)
+    properties[std::string(row.name)]["description"] = row.meaning;
+  return {
+      {"type", "object"}, {"required", std::move(required)}, {"properties", std::move(properties)}};
+}
+
+OrderedJson type_of(const std::vector<LayerGroupFacts>& /*groups*/) {
+  return {{"type", "array"}, {"minItems", 1}, {"items", facts_schema(layer_group_rows())}};
+}
+
+OrderedJson kv_status_schema() {
+  OrderedJson schema = facts_schema(kv_status_rows());
+  schema["required"].push_back("object");
+  schema["properties"]["object"] = {{"const", "kv.status"}};
+  schema["properties"]["readiness"]["enum"] = {"loading", "ready", "draining"};
+  return schema;
+}
+
 }  // namespace
 
 OrderedJson answer_schemas() {
   OrderedJson schemas = OrderedJson::object();
   for (const std::string_view text : {kErrors, kMessages, kShared, kCompletions, kChat, kOthers})
     schemas.update(OrderedJson::parse(text));
+  for (const Head& head : kHeads) schemas[head.schema] = with_head(head, schemas[head.schema]);
+  schemas["KvReceipt"] = facts_schema(kv_receipt_rows());
+  schemas["KvStatus"] = kv_status_schema();
   return schemas;
 }
 

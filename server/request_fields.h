@@ -34,6 +34,7 @@ struct GenerateFields : RequestFields {
   bool skip_special_tokens = true;
   bool include_stop_str_in_output = false;
   bool return_token_ids = false;
+  std::optional<bool> kv_receipt;  // absent: as the server is set
   bool stream = false;
   bool include_usage = false;           // stream_options
   bool continuous_usage_stats = false;  // stream_options

@@ -160,13 +160,15 @@ class ChoiceSink final : public engine::TokenSink {
 RunningGeneration::RunningGeneration(const text::Tokenizer& tokenizer,
                                      std::vector<std::vector<TokenId>> prompts,
                                      std::vector<Choice> choices, CancelFunction cancel,
-                                     WakeFunction wake, bool keeps_answer, PromptRules prompt_rules)
+                                     WakeFunction wake, bool keeps_answer, PromptRules prompt_rules,
+                                     const kvcache::KvGeometry* receipt_of)
     : prompts_(std::move(prompts)),
       prompt_rules_(std::move(prompt_rules)),
       cancel_(std::move(cancel)),
       queue_(std::make_shared<EventQueue>(std::move(wake), choices.size(),
                                           keeps_answer ? kMaxQueuedBytesOfKept : kMaxQueuedBytes)),
       unfinished_(static_cast<std::uint32_t>(choices.size())) {
+  if (receipt_of != nullptr) receipt_.emplace(*receipt_of);
   KVASIR_CHECK(prompt_rules_.echo.empty() || prompt_rules_.echo.size() == prompts_.size());
   prompt_answers_.reserve(prompts_.size());
   for (std::size_t i = 0; i < prompts_.size(); ++i) {
@@ -256,6 +258,7 @@ void RunningGeneration::absorb_finish(std::uint32_t choice_index,
   choice.finished = true;
   --unfinished_;
   choice.cached_tokens = event.usage.cached_tokens;
+  if (receipt_) receipt_->add(event.usage);
   const bool natural = event.reason == FinishReason::kStop || event.reason == FinishReason::kLength;
   if (natural || choice.assembler.stopped()) {
     choice.assembler.finish(event.reason, event.stop_token);
@@ -278,6 +281,7 @@ Usage RunningGeneration::usage() const {
     seen[choice.prompt_index] = true;
   }
   for (const std::uint32_t tokens : cached) usage.cached_tokens += tokens;
+  if (receipt_ && done()) usage.kv_cache = receipt_->receipt();
   return usage;
 }
 

@@ -7,6 +7,7 @@
 #include "engine/events.h"
 #include "server/generation.h"
 #include "server/generation_record.h"
+#include "server/kv_receipt.h"
 #include "server/prompt_answer.h"
 #include "server/stream_assembler.h"
 
@@ -39,11 +40,13 @@ class RunningGeneration final : public Generation {
   /// How a choice is ended in the engine.
   using CancelFunction = std::function<void(const engine::Cancel&)>;
 
-  /// `choices` in order of choice index; `keeps_answer` as in CallContext. `tokenizer` and what
-  /// `cancel` refers to must outlive the generation.
+  /// `choices` in order of choice index; `keeps_answer` as in CallContext; `receipt_of` null where
+  /// no receipt is wanted. `tokenizer`, `receipt_of` and what `cancel` refers to must outlive the
+  /// generation.
   RunningGeneration(const text::Tokenizer& tokenizer, std::vector<std::vector<TokenId>> prompts,
                     std::vector<Choice> choices, CancelFunction cancel, WakeFunction wake,
-                    bool keeps_answer = false, PromptRules prompt_rules = {});
+                    bool keeps_answer = false, PromptRules prompt_rules = {},
+                    const kvcache::KvGeometry* receipt_of = nullptr);
   /// Cancels what still runs, as if the client had gone.
   ~RunningGeneration() override;
   RunningGeneration(const RunningGeneration&) = delete;
@@ -95,6 +98,7 @@ class RunningGeneration final : public Generation {
   CancelFunction cancel_;
   std::shared_ptr<EventQueue> queue_;
   std::uint32_t unfinished_ = 0;
+  std::optional<KvReceiptSum> receipt_;  // of the choices that have ended; absent: not wanted
 };
 
 }  // namespace kvasir::server

@@ -74,6 +74,7 @@ GenerateParams generate_params(const GenerateFields& fields) {
   params.skip_special_tokens = fields.skip_special_tokens;
   params.include_stop_str_in_output = fields.include_stop_str_in_output;
   params.return_token_ids = fields.return_token_ids;
+  params.kv_receipt = fields.kv_receipt;
   params.prompt_logprobs = count_of(fields.prompt_logprobs);
   return params;
 }

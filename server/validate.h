@@ -41,6 +41,7 @@ struct GenerateParams {
   bool skip_special_tokens = true;
   bool include_stop_str_in_output = false;
   bool return_token_ids = false;
+  std::optional<bool> kv_receipt;
   bool echo = false;                             // completions
   std::optional<std::uint32_t> prompt_logprobs;  // absent: none
 };

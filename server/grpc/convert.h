@@ -55,6 +55,5 @@ void add_prompt_logprobs(const Generation& generation, std::uint32_t prompt, Mes
 }
 
 [[nodiscard]] v1::ListModelsResponse models_message(const ModelInfo& model);
-[[nodiscard]] v1::GetStatusResponse status_message(const GenerateService& service);
 
 }  // namespace kvasir::server

@@ -36,6 +36,7 @@ GenerateCall::GenerateCall(grpc::CallbackServerContext& context,
       workers_(std::move(workers)),
       tenant_(admission.tenant),
       write_timeout_(admission.write_timeout),
+      service_(*admission.service),
       ticket_(std::move(admission.ticket)),
       record_(std::move(record)) {}
 
@@ -172,7 +173,7 @@ void GenerateCall::fail_call(const Error& error, CancelCause cause) {
   set_failed(record_, error.code);
   generation_.reset();
   if (!preparing_) ticket_.reset();
-  finish_failed(status_of(error));
+  finish_failed(status_of(error, service_.retry_after_seconds(error)));
   watch_->started();
 }
 

@@ -97,6 +97,7 @@ class GenerateCall : public std::enable_shared_from_this<GenerateCall> {
   const std::shared_ptr<CallWorkers> workers_;
   const std::uint64_t tenant_;
   const std::chrono::milliseconds write_timeout_;
+  const GenerateService& service_;
   std::atomic<bool> gone_{false};       // nobody waits any more: what prepares may stop
   std::shared_ptr<SendWatch> watch_;    // from begin() on
   std::shared_ptr<GenerateCall> self_;  // keeps the reactor until gRPC is done with it

@@ -91,7 +91,7 @@ struct GrpcServer::Impl {
   std::shared_ptr<CallWorkers> workers = std::make_shared<CallWorkers>();
   std::shared_ptr<CallLimits> limits;
   std::unique_ptr<grpc::Service> inference;
-  HealthService health{service.metrics()};
+  HealthService health{service};
   std::shared_ptr<grpc::ServerCredentials> tls;  // null: no TLS
   std::unique_ptr<grpc::Server> server;  // destroyed first: it refers to the services and to `tls`
   std::optional<SocketFile> socket_file;
@@ -120,7 +120,8 @@ GrpcServer::GrpcServer(const GrpcOptions& options, GenerateService& service)
   impl_->limits = std::make_shared<CallLimits>(CallBounds{streams + (streams / 4), kMaxLiveCalls});
   service.metrics().set_grpc_calls([limits = impl_->limits] { return limits->live(); });
   impl_->inference = make_inference_service(
-      service, impl_->workers, CallGate(options.api_keys, impl_->limits, options.write_timeout));
+      service, impl_->workers,
+      CallGate(service, options.api_keys, impl_->limits, options.write_timeout));
   publish_readiness();
   impl_->listen(options);
 }
@@ -157,9 +158,7 @@ GrpcServer::~GrpcServer() { stop(); }
 
 std::uint16_t GrpcServer::port() const { return static_cast<std::uint16_t>(impl_->port); }
 
-void GrpcServer::publish_readiness() {
-  impl_->health.set_serving(impl_->service.readiness() == Readiness::kReady);
-}
+void GrpcServer::publish_readiness() { impl_->health.publish(); }
 
 std::uint32_t GrpcServer::live_calls() const { return impl_->limits->live(); }
 

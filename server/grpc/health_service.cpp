@@ -87,9 +87,14 @@ class HealthService::Watcher final : public grpc::ServerWriteReactor<HealthCheck
   HealthCheckResponse response_;
 };
 
-void HealthService::set_serving(bool serving) {
+void HealthService::publish() {
   const std::lock_guard lock(mutex_);
-  serving_ = serving;
+  publish_locked();
+}
+
+/// The mutex is held.
+void HealthService::publish_locked() {
+  serving_ = !shut_down_ && service_.check_serving().has_value();
   for (Watcher* watcher : watchers_) watcher->update();
 }
 
@@ -103,7 +108,7 @@ void HealthService::shut_down() {
 grpc::ServerUnaryReactor* HealthService::Check(grpc::CallbackServerContext* context,
                                                const HealthCheckRequest* request,
                                                HealthCheckResponse* response) {
-  CallRecord record{.method = "Health/Check", .metrics = &metrics_};
+  CallRecord record{.method = "Health/Check", .metrics = &service_.metrics()};
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   if (!is_known(request->service())) {
     record.status = grpc::StatusCode::NOT_FOUND;
@@ -114,6 +119,7 @@ grpc::ServerUnaryReactor* HealthService::Check(grpc::CallbackServerContext* cont
   }
   log_call(record);
   const std::lock_guard lock(mutex_);
+  publish_locked();
   response->set_status(status_for(true, serving_));
   reactor->Finish(grpc::Status::OK);
   return reactor;
@@ -121,7 +127,7 @@ grpc::ServerUnaryReactor* HealthService::Check(grpc::CallbackServerContext* cont
 
 grpc::ServerWriteReactor<HealthCheckResponse>* HealthService::Watch(
     grpc::CallbackServerContext* context, const HealthCheckRequest* request) {
-  CallRecord record{.method = "Health/Watch", .metrics = &metrics_};
+  CallRecord record{.method = "Health/Watch", .metrics = &service_.metrics()};
   Result<std::unique_ptr<CallLimits::Ticket>> ticket = limits_->enter(context->peer());
   if (!ticket) {
     log_call(std::move(record), tl::unexpected(ticket.error()));
@@ -131,7 +137,7 @@ grpc::ServerWriteReactor<HealthCheckResponse>* HealthService::Watch(
       new Watcher(*this, is_known(request->service()), std::move(*ticket), std::move(record));
   const std::lock_guard lock(mutex_);
   watchers_.push_back(watcher);
-  watcher->update();
+  publish_locked();
   return watcher;
 }
 

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "grpc/health/v1/health.grpc.pb.h"
+#include "server/generate_service.h"
 #include "server/grpc/call_limits.h"
-#include "server/metrics.h"
 
 #include <grpcpp/grpcpp.h>
 
@@ -19,11 +19,12 @@ inline constexpr CallBounds kWatchBounds{.per_connection = 16, .in_all = 256};
 
 class HealthService final : public grpc::health::v1::Health::CallbackService {
  public:
-  /// `metrics` counts the calls and outlives the service.
-  explicit HealthService(Metrics& metrics) : metrics_(metrics) {}
+  /// `service` says whether it serves, counts the calls and outlives this one.
+  explicit HealthService(const GenerateService& service) : service_(service) {}
 
-  /// Tells all watchers when it changed. Any thread.
-  void set_serving(bool serving);
+  /// Asks whether it serves and tells all watchers when that changed; so does each Check. Any
+  /// thread.
+  void publish();
   /// Ends the watches with a status; later ones end at once.
   void shut_down();
 
@@ -37,7 +38,9 @@ class HealthService final : public grpc::health::v1::Health::CallbackService {
  private:
   class Watcher;
 
-  Metrics& metrics_;
+  void publish_locked();
+
+  const GenerateService& service_;
   const std::shared_ptr<CallLimits> limits_ = std::make_shared<CallLimits>(kWatchBounds);
   std::mutex mutex_;  // guards what follows, and the watchers' state
   bool serving_ = false;

@@ -4,6 +4,7 @@
 #include "kvasir/v1/inference.grpc.pb.h"
 #include "server/grpc/call_record.h"
 #include "server/grpc/convert.h"
+#include "server/grpc/facts_message.h"
 #include "server/grpc/refused_stream.h"
 #include "server/grpc/request_message.h"
 #include "server/grpc/send_watch.h"
@@ -140,7 +141,7 @@ class InferenceService final : public RawInference {
     CallRecord record{.method = "GetStatus", .metrics = &service_.metrics()};
     v1::GetStatusRequest message;
     const Result<void> parsed = parse_known(*context, *request, message);
-    if (parsed) *out = serialize_message(status_message(service_));
+    if (parsed) *out = serialize_message(status_message(kv_status(service_)));
     return answered(*context, std::move(record), parsed);
   }
 
@@ -199,7 +200,7 @@ class InferenceService final : public RawInference {
     Result<Admission> admission = gate_.admit(context);
     if (!admission) {
       log_call(std::move(record), tl::unexpected(admission.error()));
-      return new RefusedStream<ByteBuffer>(status_of(admission.error()));
+      return new RefusedStream<ByteBuffer>(refusal(admission.error()));
     }
     const auto call = std::make_shared<StreamGenerateCall<Chunk>>(
         context, workers_, std::move(*admission), std::move(record), std::move(head));
@@ -227,12 +228,16 @@ class InferenceService final : public RawInference {
     return parse_message(request, message);
   }
 
-  static ServerUnaryReactor* answered(CallbackServerContext& context, CallRecord record,
-                                      const Result<void>& result) {
+  ServerUnaryReactor* answered(CallbackServerContext& context, CallRecord record,
+                               const Result<void>& result) const {
     log_call(std::move(record), result);
     ServerUnaryReactor* reactor = context.DefaultReactor();
-    reactor->Finish(result ? grpc::Status::OK : status_of(result.error()));
+    reactor->Finish(result ? grpc::Status::OK : refusal(result.error()));
     return reactor;
+  }
+
+  [[nodiscard]] grpc::Status refusal(const Error& error) const {
+    return status_of(error, service_.retry_after_seconds(error));
   }
 
   Result<void> tokenize(const ByteBuffer& request, ByteBuffer& out) const {

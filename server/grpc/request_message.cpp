@@ -158,22 +158,23 @@ Result<Fields> read_fields(const Message& message, Fields fields = {}) {
   return fields;
 }
 
-/// gRPC's clients want ids more often than not.
+/// gRPC's clients want ids and receipts more often than not.
 template <typename Fields>
-Fields with_token_ids() {
+Fields grpc_defaults() {
   Fields fields;
   fields.return_token_ids = true;
+  fields.kv_receipt = true;
   return fields;
 }
 
 }  // namespace
 
 Result<CompletionFields> completion_fields(const v1::CompleteRequest& request) {
-  return read_fields(request, with_token_ids<CompletionFields>());
+  return read_fields(request, grpc_defaults<CompletionFields>());
 }
 
 Result<ChatFields> chat_fields(const v1::ChatRequest& request) {
-  return read_fields(request, with_token_ids<ChatFields>());
+  return read_fields(request, grpc_defaults<ChatFields>());
 }
 
 Result<TokenizeFields> tokenize_fields(const v1::TokenizeRequest& request) {

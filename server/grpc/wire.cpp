@@ -11,12 +11,12 @@
 #include <grpcpp/support/slice.h>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <string>
 
 namespace kvasir::server {
 namespace {
-
-constexpr int kRetryDelaySeconds = 1;
 
 /// Counts top-level fields, and the bytes of Structs among them, without building anything. False
 /// for more than kMaxFields or kMaxStructBytes, or damaged wire.
@@ -69,7 +69,7 @@ Error logged_error(const std::exception& failure) {
   return {ErrorCode::kInternal, failure.what(), {}};
 }
 
-grpc::Status status_of(const Error& error) {
+grpc::Status status_of(const Error& error, std::uint32_t retry_after_seconds) {
   const ErrorMapping& mapping = error_mapping(error.code);
   const std::string message = error.code == ErrorCode::kInternal ? "internal error" : error.message;
   google::rpc::Status details;
@@ -86,9 +86,10 @@ grpc::Status status_of(const Error& error) {
     violation->set_description(message);
     details.add_details()->PackFrom(bad_request);
   }
-  if (mapping.retryable) {
+  if (mapping.retryable()) {
     google::rpc::RetryInfo retry;
-    retry.mutable_retry_delay()->set_seconds(kRetryDelaySeconds);
+    retry.mutable_retry_delay()->set_seconds(
+        std::max(retry_after_seconds, mapping.retry_after_seconds));
     details.add_details()->PackFrom(retry);
   }
   return {static_cast<grpc::StatusCode>(mapping.grpc_status), message, details.SerializeAsString()};

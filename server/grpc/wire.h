@@ -9,6 +9,7 @@
 #include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/status.h>
 
+#include <cstdint>
 #include <exception>
 
 namespace kvasir::server {
@@ -23,9 +24,10 @@ inline constexpr int kMaxFields = 200'000;
 [[nodiscard]] grpc::ByteBuffer serialize_message(const google::protobuf::Message& message);
 
 /// With a google.rpc.Status in the details: ErrorInfo always, BadRequest when a field is at fault,
-/// RetryInfo when trying again makes sense. What went wrong inside of us is not the client's: the
-/// message of kInternal is the same for all.
-[[nodiscard]] grpc::Status status_of(const Error& error);
+/// RetryInfo when trying again makes sense (with the table's time, or `retry_after_seconds` if that
+/// is longer). What went wrong inside of us is not the client's: the message of kInternal is the
+/// same for all.
+[[nodiscard]] grpc::Status status_of(const Error& error, std::uint32_t retry_after_seconds = 0);
 
 /// kInternal, with a line in the log.
 [[nodiscard]] Error logged_error(const std::exception& failure);

@@ -2,6 +2,7 @@
 
 #include "core/check.h"
 #include "server/error_map.h"
+#include "server/http/facts_json.h"
 #include "server/utf8.h"
 #include "text/utf8.h"
 
@@ -15,7 +16,10 @@ namespace {
 constexpr std::string_view kDataPrefix = "data: ";
 constexpr std::string_view kEventEnd = "\n\n";
 
-void write_usage(const Usage& usage, JsonWriter& json) {
+/// Usage so far has no receipt: that is of what has ended.
+enum class UsagePart : std::uint8_t { kSoFar, kComplete };
+
+void write_usage(const Usage& usage, UsagePart part, JsonWriter& json) {
   json.begin_object();
   json.member("prompt_tokens", usage.prompt_tokens);
   json.member("completion_tokens", usage.completion_tokens);
@@ -25,6 +29,10 @@ void write_usage(const Usage& usage, JsonWriter& json) {
       .member("cached_tokens", usage.cached_tokens)
       .end_object();
   json.key("completion_tokens_details").begin_object().member("reasoning_tokens", 0).end_object();
+  if (part == UsagePart::kComplete && usage.kv_cache) {
+    json.key("kv_cache");
+    write_kv_receipt(*usage.kv_cache, json);
+  }
   json.end_object();
 }
 
@@ -357,7 +365,7 @@ void StreamAnswer::append_event(std::string& out, Part part, const ChoiceDelta& 
   if (first_of_all && shape_.endpoint == Endpoint::kChat) out += prompt_of_chat(shape_, generation);
   if (shape_.continuous_usage_stats) {
     JsonWriter usage;
-    write_usage(generation.usage(), usage);
+    write_usage(generation.usage(), UsagePart::kSoFar, usage);
     out += ",\"usage\":" + usage.text();
   } else if (shape_.include_usage) {
     out += ",\"usage\":null";
@@ -407,7 +415,7 @@ std::string StreamAnswer::end(const Usage& usage) const {
   std::string out;
   if (shape_.include_usage) {
     JsonWriter json;
-    write_usage(usage, json);
+    write_usage(usage, UsagePart::kComplete, json);
     out += prefix_ + "],\"usage\":" + json.text() + "}" + std::string(kEventEnd);
   }
   out += "data: [DONE]\n\n";
@@ -474,7 +482,7 @@ std::string WholeAnswer::body(const Generation& generation) const {
       answer_prefix(shape_, chat ? "chat.completion" : "text_completion") + json.take() + "]";
   if (chat) out += prompt_of_chat(shape_, generation);
   JsonWriter usage;
-  write_usage(generation.usage(), usage);
+  write_usage(generation.usage(), UsagePart::kComplete, usage);
   return out + ",\"usage\":" + usage.text() + "}";
 }
 

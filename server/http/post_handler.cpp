@@ -30,9 +30,12 @@ AnswerShape answer_shape(Endpoint endpoint, const GenerateFields& fields, bool l
           .choices_per_prompt = static_cast<std::uint32_t>(fields.n.value_or(1))};
 }
 
-PostOutcome started(Result<std::shared_ptr<Generation>> generation, AnswerShape shape,
-                    bool stream) {
-  if (!generation) return error_response(generation.error());
+PostOutcome started(Result<std::shared_ptr<Generation>> generation, AnswerShape shape, bool stream,
+                    const GenerateService& service) {
+  if (!generation) {
+    const Error& error = generation.error();
+    return error_response(error, service.retry_after_seconds(error));
+  }
   return StartedAnswer{std::move(*generation), std::move(shape), stream};
 }
 
@@ -54,7 +57,7 @@ PostOutcome complete(const json& body, const PostRequest& request, GenerateServi
       std::move(generation),
       answer_shape(Endpoint::kCompletions, read->fields, read->fields.logprobs.has_value(),
                    request.answer_id, service.model()),
-      read->fields.stream);
+      read->fields.stream, service);
 }
 
 PostOutcome chat(const json& body, const PostRequest& request, GenerateService& service,
@@ -67,7 +70,7 @@ PostOutcome chat(const json& body, const PostRequest& request, GenerateService& 
   return started(std::move(generation),
                  answer_shape(Endpoint::kChat, read->fields, read->fields.logprobs,
                               request.answer_id, service.model()),
-                 read->fields.stream);
+                 read->fields.stream, service);
 }
 
 Response tokenize(const json& body, const GenerateService& service) {

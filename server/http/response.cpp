@@ -4,6 +4,7 @@
 #include "server/http/openai_answer.h"
 #include "server/wall_time.h"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 
@@ -77,16 +78,15 @@ std::string head(int status, std::string_view content_type, const ResponseContex
 
 }  // namespace
 
-Response error_response(const Error& error) {
+Response error_response(const Error& error, std::uint32_t retry_after_seconds) {
   const ErrorMapping& mapping = error_mapping(error.code);
   Response response;
   response.status = mapping.http_status;
   response.body = error_body(error);
   response.outcome = mapping.code;
-  if (mapping.retryable) {
-    // A queue moves within a second; loading and draining take longer.
-    response.extra_fields =
-        mapping.http_status == 429 ? "Retry-After: 1\r\n" : "Retry-After: 5\r\n";
+  if (mapping.retryable()) {
+    const std::uint32_t seconds = std::max(retry_after_seconds, mapping.retry_after_seconds);
+    response.extra_fields = "Retry-After: " + std::to_string(seconds) + "\r\n";
   } else if (error.code != ErrorCode::kRequestTimeout) {
     response.extra_fields = "x-should-retry: false\r\n";
   }

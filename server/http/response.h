@@ -29,7 +29,8 @@ struct ResponseContext {
 };
 
 /// With the error body and the fields that belong to its status (Retry-After, x-should-retry).
-[[nodiscard]] Response error_response(const Error& error);
+/// Retry-After, where the status has it, is the table's or `retry_after_seconds` if that is longer.
+[[nodiscard]] Response error_response(const Error& error, std::uint32_t retry_after_seconds = 0);
 [[nodiscard]] std::string response_bytes(const Response& response, const ResponseContext& context);
 /// The head of an event stream; its body follows in chunks (HTTP/1.1) or up to the close
 /// (HTTP/1.0).

@@ -1,9 +1,9 @@
 #include "server/http/routes.h"
 
 #include "core/check.h"
+#include "server/http/facts_json.h"
 #include "server/http/header_text.h"
 #include "server/http/json_writer.h"
-#include "server/http/kv_status.h"
 #include "server/openapi.h"
 #include "server/shown_value.h"
 #include "server/utf8.h"
@@ -117,15 +117,9 @@ Response live(const GenerateService& service, std::string body) {
 }
 
 Response ready(const GenerateService& service, std::string body) {
-  switch (service.readiness()) {
-    case Readiness::kReady:
-      return live(service, std::move(body));
-    case Readiness::kLoading:
-      return error_response({ErrorCode::kModelLoading, "the model is still loading", {}});
-    case Readiness::kDraining:
-      break;
-  }
-  return error_response({ErrorCode::kDraining, "the server is shutting down", {}});
+  const Result<void> serving = service.check_serving();
+  if (serving) return {.body = std::move(body), .extra_fields = {}, .outcome = {}};
+  return error_response(serving.error(), service.retry_after_seconds(serving.error()));
 }
 
 std::string tokenizer_info_body(const TokenizerInfo& info, std::uint32_t context_tokens) {
@@ -221,7 +215,7 @@ Response answer_get(const RouteMatch& match, const GenerateService& service,
     case RouteId::kOpenApi:
       return {.body = openapi_body(service, options), .extra_fields = {}, .outcome = {}};
     case RouteId::kKvStatus:
-      return {.body = kv_status_body(service), .extra_fields = {}, .outcome = {}};
+      return {.body = kv_status_body(kv_status(service)), .extra_fields = {}, .outcome = {}};
     case RouteId::kTokenizerInfo:
       KVASIR_CHECK(options.tokenizer_info.has_value(), "tokenizer_info is off");
       return {.body = tokenizer_info_body(*options.tokenizer_info, service.model().context_tokens),

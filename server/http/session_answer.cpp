@@ -188,7 +188,8 @@ void HttpSession::fail_answer(const Error& error) {
   current_.usage = generation_->usage();
   generation_->cancel(cancel_cause_of(error.code));  // ends the other choices
   generation_.reset();
-  if (!stream_ || !stream_head_sent_) return respond(error_response(error));
+  if (!stream_ || !stream_head_sent_)
+    return respond(error_response(error, shared_.service.retry_after_seconds(error)));
   current_.outcome = error_mapping(error.code).code;
   current_.closes = true;
   phase_ = Phase::kWriting;

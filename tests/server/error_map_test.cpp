@@ -19,7 +19,7 @@ TEST_CASE("error_mapping: every code has a status, a type and a code", "[server]
     CHECK(!mapping.type.empty());
     CHECK(!mapping.code.empty());
     // Only these two are worth another try, and only they carry a time for it.
-    CHECK(mapping.retryable == (mapping.http_status == 429 || mapping.http_status == 503));
+    CHECK(mapping.retryable() == (mapping.http_status == 429 || mapping.http_status == 503));
   }
 }
 

@@ -73,6 +73,7 @@ TEST_CASE("request_message: every field is read to where REST reads it", "[serve
   request.set_prompt_logprobs(10);
   request.set_echo(true);
   request.set_return_token_ids(false);
+  request.set_kv_receipt(false);
   const auto grpc = completion_fields(request);
   const json body = {{"model", "m"},
                      {"prompt", "x"},
@@ -99,7 +100,8 @@ TEST_CASE("request_message: every field is read to where REST reads it", "[serve
                      {"timeout_ms", 9},
                      {"prompt_logprobs", 10},
                      {"echo", true},
-                     {"return_token_ids", false}};
+                     {"return_token_ids", false},
+                     {"kv_receipt", false}};
   const auto rest = read_completion(body, kLimits);
   REQUIRE(grpc.has_value());
   REQUIRE(rest.has_value());
