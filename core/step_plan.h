@@ -15,12 +15,12 @@ namespace kvasir {
 /// A waiting sequence becomes running, with so many of its tokens already in the KV cache.
 struct Admission {
   SequenceId sequence{};
-  std::uint32_t cached_tokens = 0;  // below the sequence's token count; of the prefix cache whole
-                                    // blocks, of a fork any number
+  std::uint32_t cached_tokens = 0;  // below the sequence's token count; past the last full block
+                                    // of them they are copied
   bool reserves_worst_case =
       false;  // room for all it can come to need is kept for it; it is never preempted again
-  /// Absent: cached_tokens come from the prefix cache. Else from this running sequence of the same
-  /// fork group: its full blocks are shared, and the one they end in is copied.
+  /// Absent: cached_tokens come from the prefix cache. Else from this running sequence, which
+  /// begins with the same tokens.
   std::optional<SequenceId> fork_of = std::nullopt;
   friend bool operator==(const Admission&, const Admission&) = default;
 };
@@ -37,9 +37,9 @@ struct BlockCopy {
 /// The tokens that one sequence computes in one step.
 struct Chunk {
   SequenceId sequence{};
-  std::uint32_t first_position = 0;  // == tokens already in the KV cache
-  std::uint32_t num_tokens = 0;      // 1 for decode
-  std::uint32_t num_new_blocks = 0;  // blocks that apply() allocates for it
+  std::uint32_t first_position = 0;   // == tokens already in the KV cache
+  std::uint32_t num_tokens = 0;       // 1 for decode
+  std::uint32_t num_new_stripes = 0;  // that apply() allocates for it, in every layer group
   std::uint32_t first_logits_row =
       0;  // rows from here to the end of the chunk may yield logits: the last known token's row to
           // sample, more to verify a draft or for prompt logprobs; == num_tokens for none

@@ -105,20 +105,21 @@ std::uint64_t KvGeometry::stripes_for(std::uint64_t tokens) const {
   return div_ceil(tokens, block_tokens);
 }
 
-std::uint64_t KvGeometry::stripes_for_group(std::size_t group, std::uint64_t tokens) const {
+std::uint64_t KvGeometry::stripes_for_group(std::size_t group, std::uint64_t tokens,
+                                            std::uint32_t chunk_tokens) const {
   KVASIR_CHECK(group < groups.size(), group << " of " << groups.size());
-  KVASIR_CHECK(largest_chunk >= 1);
+  KVASIR_CHECK(chunk_tokens >= 1);
   const std::uint64_t window = groups[group].window_tokens;
   if (window == 0) return stripes_for(tokens);
   // The first query of a chunk still sees W - 1 positions before it, and the chunk itself is stored
   // whole. The live stretch may begin in the middle of a stripe: one stripe more.
-  return std::min(stripes_for(tokens), stripes_for(window + largest_chunk - 1) + 1);
+  return std::min(stripes_for(tokens), stripes_for(window + chunk_tokens - 1) + 1);
 }
 
-std::uint64_t KvGeometry::blocks_for(std::uint64_t tokens) const {
+std::uint64_t KvGeometry::blocks_for(std::uint64_t tokens, std::uint32_t chunk_tokens) const {
   std::uint64_t blocks = 0;
   for (std::size_t group = 0; group < groups.size(); ++group) {
-    blocks += stripes_for_group(group, tokens) * blocks_per_stripe(group);
+    blocks += stripes_for_group(group, tokens, chunk_tokens) * blocks_per_stripe(group);
   }
   return blocks;
 }

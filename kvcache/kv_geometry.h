@@ -89,9 +89,17 @@ struct KvGeometry {
   [[nodiscard]] std::uint64_t stripes_for(std::uint64_t tokens) const;
   /// Stripes that one group holds at most while it computes `tokens` tokens: a window stops growing
   /// at W + largest_chunk - 1 tokens, rounded up, plus one stripe.
-  [[nodiscard]] std::uint64_t stripes_for_group(std::size_t group, std::uint64_t tokens) const;
+  [[nodiscard]] std::uint64_t stripes_for_group(std::size_t group, std::uint64_t tokens) const {
+    return stripes_for_group(group, tokens, largest_chunk);
+  }
+  /// The same where no chunk is longer than `chunk_tokens`: 1 for one that only decodes.
+  [[nodiscard]] std::uint64_t stripes_for_group(std::size_t group, std::uint64_t tokens,
+                                                std::uint32_t chunk_tokens) const;
   /// Blocks over all groups that a sequence holds at most while it computes `tokens` tokens.
-  [[nodiscard]] std::uint64_t blocks_for(std::uint64_t tokens) const;
+  [[nodiscard]] std::uint64_t blocks_for(std::uint64_t tokens) const {
+    return blocks_for(tokens, largest_chunk);
+  }
+  [[nodiscard]] std::uint64_t blocks_for(std::uint64_t tokens, std::uint32_t chunk_tokens) const;
   /// The first stripe of a group that a query at `position` reads; those before it are behind the
   /// window.
   [[nodiscard]] std::uint32_t first_visible_stripe(std::size_t group, std::uint32_t position) const;

@@ -3,18 +3,13 @@
 #include "scheduler/absorb.h"
 
 #include "core/check.h"
+#include "kvcache/kv_plan.h"
 
 #include <algorithm>
 #include <utility>
 
 namespace kvasir::scheduler {
 namespace {
-
-Sequence& running(SchedulerState& state, SequenceId id) {
-  const auto found = std::ranges::find(state.running, id, &Sequence::id);
-  KVASIR_CHECK(found != state.running.end(), "sequence " << value_of(id) << " is not running");
-  return *found;
-}
 
 void commit(const Chunk& chunk, Sequence& sequence, Totals& totals, kvcache::KvCacheManager& kv) {
   KVASIR_CHECK(chunk.first_position == sequence.num_computed_tokens,
@@ -25,6 +20,8 @@ void commit(const Chunk& chunk, Sequence& sequence, Totals& totals, kvcache::KvC
       chunk.first_position;
   sequence.computed_tokens += chunk.num_tokens;
   sequence.recomputed_tokens += recomputed;
+  sequence.attention_scores +=
+      kvcache::attention_scores(kv.geometry(), chunk.first_position, chunk.num_tokens);
   totals.computed_tokens += chunk.num_tokens;
   totals.recomputed_tokens += recomputed;
   sequence.num_computed_tokens = end;
@@ -98,7 +95,7 @@ StepEvents absorb(const StepPlan& plan, StepResult result, SchedulerState& state
   std::size_t next = 0;
   std::size_t next_prompt = 0;
   for (const Chunk& chunk : plan.chunks) {
-    Sequence& sequence = running(state, chunk.sequence);
+    Sequence& sequence = running_sequence(state, chunk.sequence);
     commit(chunk, sequence, state.totals, kv);
     const std::uint32_t end = chunk.first_position + chunk.num_tokens;
     if (sequence.has_rows_to_score() && end > sequence.num_scored_rows) {

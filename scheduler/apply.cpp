@@ -13,28 +13,26 @@
 namespace kvasir::scheduler {
 namespace {
 
-Sequence& running(SchedulerState& state, SequenceId id) {
-  const auto found = std::ranges::find(state.running, id, &Sequence::id);
-  KVASIR_CHECK(found != state.running.end(), "sequence " << value_of(id) << " is not running");
-  return *found;
-}
-
 std::string too_long_message(const Sequence& sequence, const kvcache::KvCacheManager& kv) {
-  if (sequence.max_total_tokens <= sequence.num_prompt_tokens) {
-    return "the prompt has " + std::to_string(sequence.num_prompt_tokens) +
-           " tokens and leaves no room for an answer in a context of " +
+  if (!sequence.fits_context()) {
+    const char* const and_then = sequence.generates()
+                                     ? " tokens and leaves no room for an answer in a context of "
+                                     : " tokens and does not fit a context of ";
+    return "the prompt has " + std::to_string(sequence.num_prompt_tokens) + and_then +
            std::to_string(sequence.max_total_tokens);
   }
   const kvcache::KvGeometry& geometry = kv.geometry();
   const std::uint64_t needed = geometry.blocks_for(sequence.worst_case_tokens());
   const std::uint64_t max_tokens = sequence.max_total_tokens - sequence.num_prompt_tokens;
+  // A prompt alone needs what it needs with one token to generate, which is not computed.
+  const std::uint64_t longest = kvcache::longest_prompt_tokens(
+      geometry, kv.num_blocks(), std::max<std::uint64_t>(max_tokens, 1));
   return "the KV cache of " + std::to_string(sequence.num_prompt_tokens) + " prompt tokens and " +
          std::to_string(max_tokens) + " generated ones needs " +
          std::to_string(needed * geometry.bytes_per_block()) + " bytes and the budget is " +
          std::to_string(kv.num_blocks() * geometry.bytes_per_block()) +
          " bytes; the longest prompt that fits with as many generated tokens has " +
-         std::to_string(kvcache::longest_prompt_tokens(geometry, kv.num_blocks(), max_tokens)) +
-         " tokens";
+         std::to_string(longest) + " tokens";
 }
 
 Error rejection_error(ErrorCode code, const Sequence& sequence, const kvcache::KvCacheManager& kv) {
@@ -42,8 +40,8 @@ Error rejection_error(ErrorCode code, const Sequence& sequence, const kvcache::K
   return {code, "the deadline of the request passed before it was finished", ""};
 }
 
-/// Moves a sequence out of a line and leaves a hole, which close_holes() removes: one pass however
-/// many leave.
+/// Moves a sequence out of a line and leaves a hole, one without a request, which close_holes()
+/// removes: one pass however many leave.
 Sequence take_out(std::vector<Sequence>& line, std::vector<Sequence>::iterator place) {
   KVASIR_CHECK(place != line.end());
   return std::move(*place);
@@ -61,11 +59,12 @@ std::vector<Finish> reject(const StepPlan& plan, SchedulerState& state,
   for (const Rejection& rejection : plan.reject) {
     const auto ran = std::ranges::find(state.running, rejection.sequence, &Sequence::id);
     const bool is_running = ran != state.running.end();
-    if (is_running) kv.evict(rejection.sequence, ran->hashed_tokens());
+    if (is_running) give_back_blocks(*ran, kv);
     Sequence rejected =
         is_running ? take_out(state.running, ran)
                    : take_out(state.waiting,
                               std::ranges::find(state.waiting, rejection.sequence, &Sequence::id));
+    state.learn_from(rejected);
     Error error = rejection_error(rejection.code, rejected, kv);
     if (rejection.code == ErrorCode::kContextLengthExceeded) ++state.totals.rejected;
     finishes.push_back({.sequence = std::move(rejected),
@@ -80,19 +79,21 @@ std::vector<Finish> reject(const StepPlan& plan, SchedulerState& state,
 
 void preempt(const StepPlan& plan, SchedulerState& state, kvcache::KvCacheManager& kv) {
   for (const SequenceId id : plan.preempt) {
-    std::optional<Sequence> preempted = remove(state, kv, id);
-    KVASIR_CHECK(preempted.has_value(), "sequence " << value_of(id) << " is unknown");
-    preempted->num_computed_tokens = 0;
-    ++preempted->preemptions;
+    Sequence& victim = running_sequence(state, id);
+    give_back_blocks(victim, kv);
+    victim.num_computed_tokens = 0;
+    ++victim.preemptions;
     ++state.totals.preemptions;
-    const auto place = std::ranges::upper_bound(state.waiting, *preempted, waiting_before);
-    state.waiting.insert(place, std::move(*preempted));
+    const auto place = std::ranges::upper_bound(state.waiting, victim, waiting_before);
+    state.waiting.insert(place, std::move(victim));
   }
+  close_holes(state.running);
 }
 
-void count_admission(const Admission& admission, Sequence& sequence, Totals& totals,
-                     TimePoint now) {
-  if (!admission.fork_of) {
+void count_admission(const Admission& admission, bool is_of_own_group, Sequence& sequence,
+                     Totals& totals, TimePoint now) {
+  // What a choice of a prompt takes from another is no hit of the cache.
+  if (!is_of_own_group) {
     // One with rows to score asks the cache for nothing.
     if (!sequence.has_rows_to_score()) totals.prefix_query_tokens += sequence.num_tokens();
     totals.prefix_hit_tokens += admission.cached_tokens;
@@ -103,8 +104,7 @@ void count_admission(const Admission& admission, Sequence& sequence, Totals& tot
   totals.prompt_tokens += sequence.num_prompt_tokens;
 }
 
-/// A fork group is a promise of the server's, and a broken one would show a client what another
-/// asked.
+/// A fork of anything else would show a client what another asked.
 void check_same_beginning(const Sequence& fork, const Sequence& source, std::uint32_t num_tokens) {
   KVASIR_CHECK(fork.request->cache_salt == source.request->cache_salt,
                "sequence " << value_of(fork.id) << " is a fork of another salt");
@@ -121,8 +121,11 @@ void admit(const StepPlan& plan, SchedulerState& state, kvcache::KvCacheManager&
     const auto found = std::ranges::find(state.waiting, admission.sequence, &Sequence::id);
     KVASIR_CHECK(found != state.waiting.end(),
                  "sequence " << value_of(admission.sequence) << " is not waiting");
+    bool is_of_own_group = false;
     if (admission.fork_of) {
-      check_same_beginning(*found, running(state, *admission.fork_of), admission.cached_tokens);
+      const Sequence& source = running_sequence(state, *admission.fork_of);
+      check_same_beginning(*found, source, admission.cached_tokens);
+      is_of_own_group = found->fork_group != 0 && found->fork_group == source.fork_group;
       kv.fork(found->id, *admission.fork_of, admission.cached_tokens);
     } else {
       kv.admit(found->id, found->hashed_tokens(), admission.cached_tokens);
@@ -130,12 +133,10 @@ void admit(const StepPlan& plan, SchedulerState& state, kvcache::KvCacheManager&
     found->num_computed_tokens = admission.cached_tokens;
     found->furthest_computed = std::max(found->furthest_computed, admission.cached_tokens);
     found->immune = admission.reserves_worst_case;
-    count_admission(admission, *found, state.totals, now);
+    count_admission(admission, is_of_own_group, *found, state.totals, now);
     state.running.push_back(std::move(*found));
   }
-  // A sequence that was moved out has left its request behind.
-  std::erase_if(state.waiting,
-                [](const Sequence& sequence) { return sequence.request == nullptr; });
+  close_holes(state.waiting);
   std::ranges::sort(state.running, running_before);
 }
 
@@ -144,7 +145,7 @@ void admit(const StepPlan& plan, SchedulerState& state, kvcache::KvCacheManager&
 void give_turns(const StepPlan& plan, SchedulerState& state) {
   std::vector<Sequence*> served;
   served.reserve(plan.chunks.size());
-  for (const Chunk& chunk : plan.chunks) served.push_back(&running(state, chunk.sequence));
+  for (const Chunk& chunk : plan.chunks) served.push_back(&running_sequence(state, chunk.sequence));
   std::ranges::sort(served, [](const Sequence* a, const Sequence* b) {
     return a->last_turn != b->last_turn ? a->last_turn < b->last_turn : running_before(*a, *b);
   });
@@ -166,7 +167,7 @@ std::vector<Finish> apply(const StepPlan& plan, SchedulerState& state, kvcache::
   std::vector<Finish> rejected = reject(plan, state, kv);
   preempt(plan, state, kv);
   admit(plan, state, kv, now);
-  for (const Chunk& chunk : plan.chunks) kv.grow(chunk.sequence, chunk.num_new_blocks);
+  for (const Chunk& chunk : plan.chunks) kv.grow(chunk.sequence, chunk.num_new_stripes);
   give_turns(plan, state);
   age_waiting(state);
   return rejected;

@@ -12,7 +12,7 @@ const char* reason(ErrorCode code) {
 
 void print_chunk(std::ostream& out, const Chunk& chunk) {
   out << ' ' << value_of(chunk.sequence) << '@' << chunk.first_position << 'x' << chunk.num_tokens;
-  if (chunk.num_new_blocks > 0) out << '+' << chunk.num_new_blocks;
+  if (chunk.num_new_stripes > 0) out << '+' << chunk.num_new_stripes;
   if (chunk.first_logits_row >= chunk.num_tokens) return;
   out << '*';
   if (chunk.first_logits_row + 1 < chunk.num_tokens) out << chunk.first_logits_row;

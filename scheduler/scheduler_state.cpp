@@ -37,6 +37,15 @@ const Sequence* SchedulerState::find(SequenceId id) const {
   return nullptr;
 }
 
+std::uint64_t SchedulerState::num_preempted() const {
+  return static_cast<std::uint64_t>(
+      std::ranges::count_if(waiting, [](const Sequence& s) { return s.preemptions > 0; }));
+}
+
+void SchedulerState::learn_from(const Sequence& ended) {
+  if (ended.num_generated() > 0) lengths.add(ended.num_generated());
+}
+
 void submit(SchedulerState& state, const kvcache::KvView& kv, const StepLimits& limits,
             const Submission& submission, TimePoint now) {
   const Request& request = *submission.request;
@@ -68,10 +77,27 @@ std::optional<Sequence> remove(SchedulerState& state, kvcache::KvCacheManager& k
     if (found == line->end()) continue;
     Sequence removed = std::move(*found);
     line->erase(found);
-    if (line == &state.running) kv.evict(id, removed.hashed_tokens());
+    if (line == &state.running) give_back_blocks(removed, kv);
+    state.learn_from(removed);
     return removed;
   }
   return std::nullopt;
+}
+
+Sequence& running_sequence(SchedulerState& state, SequenceId id) {
+  const auto found = std::ranges::find(state.running, id, &Sequence::id);
+  KVASIR_CHECK(found != state.running.end(), "sequence " << value_of(id) << " is not running");
+  return *found;
+}
+
+void give_back_blocks(Sequence& sequence, kvcache::KvCacheManager& kv) {
+  const kvcache::KvReceipt run = kv.evict(sequence.id, sequence.hashed_tokens());
+  if (run.peak_blocks > sequence.kv.peak_blocks) {
+    sequence.kv.peak_blocks = run.peak_blocks;
+    sequence.kv.shared_blocks = run.shared_blocks;
+  }
+  sequence.kv.taken_blocks += run.taken_blocks;
+  sequence.kv.returned_blocks += run.returned_blocks;
 }
 
 std::string to_text(const SchedulerState& state) {

@@ -12,6 +12,8 @@ Usage usage_of(const Sequence& sequence, TimePoint now) {
           .computed_tokens = sequence.computed_tokens,
           .recomputed_tokens = sequence.recomputed_tokens,
           .preemptions = sequence.preemptions,
+          .kv = sequence.kv,
+          .attention_scores = sequence.attention_scores,
           .queue_time = admitted_at - sequence.arrived_at,
           .prefill_time = first_token_at - admitted_at,
           .decode_time = now - first_token_at};

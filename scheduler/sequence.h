@@ -6,6 +6,7 @@
 #include "core/ids.h"
 #include "core/request.h"
 #include "kvcache/block_hash.h"
+#include "kvcache/kv_cache_manager.h"
 
 #include <cstdint>
 #include <memory>
@@ -41,6 +42,8 @@ struct Sequence {
       0;  // the most tokens it ever had in the cache: below it is recomputation
   std::uint64_t computed_tokens = 0;  // token passes, recomputation included
   std::uint64_t recomputed_tokens = 0;
+  kvcache::KvReceipt kv;               // of the times that it ran and is through with
+  std::uint64_t attention_scores = 0;  // of its computed tokens: one head, summed over the layers
   TimePoint arrived_at{};
   std::optional<TimePoint> first_admitted_at;
   std::optional<TimePoint> first_token_at;
@@ -66,6 +69,10 @@ struct Sequence {
   [[nodiscard]] std::uint32_t worst_case_tokens() const {
     return generates() ? max_total_tokens - 1 : num_prompt_tokens;
   }
+  /// Whether the context has room for its prompt, and for a token to generate where one is wanted.
+  [[nodiscard]] bool fits_context() const {
+    return max_total_tokens >= num_prompt_tokens + (generates() ? 1U : 0U);
+  }
   [[nodiscard]] kvcache::HashedTokens hashed_tokens() const { return {tokens, hashes}; }
 };
 
@@ -77,6 +84,8 @@ struct Usage {
   std::uint64_t computed_tokens = 0;
   std::uint64_t recomputed_tokens = 0;
   std::uint32_t preemptions = 0;
+  kvcache::KvReceipt kv;               // over all the times that it ran; in blocks
+  std::uint64_t attention_scores = 0;  // computed, for one head, summed over the layers
   Duration queue_time{};  // submit to first admission, or to `now` for one that was never admitted
   Duration prefill_time{};  // first admission to first token
   Duration decode_time{};   // first token to `now`

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <map>
+#include <set>
 #include <sstream>
 #include <string>
 
@@ -47,17 +48,23 @@ struct Words {
 class FakeKv final : public kvcache::KvView {
  public:
   explicit FakeKv(const Words& step)
-      : num_blocks_(step.count("blocks", 0)), num_free_(step.count("free", 0)) {
-    geometry_.groups = {{.num_layers = 1, .num_kv_heads = 1, .head_dim = 8, .window_tokens = 0}};
+      : num_blocks_(step.count("blocks", 0)),
+        num_free_(step.count("free", 0)),
+        shared_window_blocks_(step.count("shared", 0)) {
+    const std::uint32_t windowed = step.count("windowed", 0);
+    const std::uint32_t full = step.count("full", windowed > 0 ? 0 : 1);
+    if (full > 0) geometry_.groups.push_back({full, 1, 8, 0});
+    if (windowed > 0) geometry_.groups.push_back({windowed, 1, 8, step.count("window", 1)});
     geometry_.block_tokens = kBlockTokens;
+    geometry_.largest_chunk = step.count("chunk", 512);
   }
   const kvcache::KvGeometry& geometry() const override { return geometry_; }
   std::uint32_t num_blocks() const override { return num_blocks_; }
   std::uint32_t num_free_blocks() const override { return num_free_; }
-  std::uint32_t num_stripes(SequenceId id) const override { return held.at(id); }
+  std::uint32_t num_stripes(SequenceId id) const override { return stripes.at(id); }
   std::uint32_t blocks_held(SequenceId id) const override { return held.at(id); }
-  std::uint32_t shared_window_blocks() const override { return 0; }
-  bool can_fork(SequenceId, std::uint32_t) const override { return true; }
+  std::uint32_t shared_window_blocks() const override { return shared_window_blocks_; }
+  bool can_fork(SequenceId id, std::uint32_t) const override { return !moved_on.contains(id); }
   std::uint32_t blocks_freed_by_evicting(SequenceId id) const override { return alone.at(id); }
   kvcache::PrefixMatch match_prefix(const kvcache::HashedTokens& tokens) const override {
     return match.at(tokens.tokens.data());
@@ -68,7 +75,9 @@ class FakeKv final : public kvcache::KvView {
             &kvcache::hash_block};
   }
 
+  std::map<SequenceId, std::uint32_t> stripes;
   std::map<SequenceId, std::uint32_t> held;
+  std::set<SequenceId> moved_on;  // past what a fork would read
   std::map<SequenceId, std::uint32_t> alone;
   std::map<const TokenId*, kvcache::PrefixMatch> match;  // by the sequence's token list
 
@@ -76,6 +85,7 @@ class FakeKv final : public kvcache::KvView {
   kvcache::KvGeometry geometry_;
   std::uint32_t num_blocks_;
   std::uint32_t num_free_;
+  std::uint32_t shared_window_blocks_;
 };
 
 Sequence make_sequence(const Words& words, const FakeKv& kv, std::uint64_t arrival) {
@@ -83,6 +93,7 @@ Sequence make_sequence(const Words& words, const FakeKv& kv, std::uint64_t arriv
   sequence.id = SequenceId{std::stoull(words.head.substr(1))};
   Request request;
   request.stop.max_tokens = words.get("prompt-only", 0) != 0 ? 0 : 1;
+  request.stop.min_tokens = words.count("min", 0);
   if (words.get("scored", -1) >= 0) request.prompt_logprobs = 0;
   sequence.request = std::make_shared<const Request>(std::move(request));
   sequence.tokens.assign(
@@ -106,6 +117,29 @@ Sequence make_sequence(const Words& words, const FakeKv& kv, std::uint64_t arriv
   return sequence;
 }
 
+void describe_blocks(const Words& words, const Sequence& sequence, FakeKv& kv) {
+  const kvcache::KvGeometry& geometry = kv.geometry();
+  const auto stripes =
+      static_cast<std::uint32_t>(geometry.stripes_for(sequence.num_computed_tokens));
+  std::uint32_t held = 0;
+  for (std::size_t g = 0; g < geometry.groups.size(); ++g) {
+    held += (stripes - geometry.first_visible_stripe(g, sequence.num_computed_tokens)) *
+            geometry.blocks_per_stripe(g);
+  }
+  kv.stripes[sequence.id] = stripes;
+  kv.held[sequence.id] = held;
+  kv.alone[sequence.id] = words.count("alone", held);
+  if (words.get("moved-on", 0) != 0) kv.moved_on.insert(sequence.id);
+}
+
+kvcache::PrefixMatch match_of(const Words& words) {
+  const std::uint32_t stripes = words.count("match", 0);
+  return {.tokens = stripes * kBlockTokens + words.count("copy", 0),
+          .stripes = stripes,
+          .live_blocks = words.count("live", stripes - words.count("reclaim", 0)),
+          .copy_blocks = words.count("pinned", 0)};
+}
+
 std::string decide(const std::string& situation) {
   std::istringstream in(situation);
   std::string part;
@@ -113,23 +147,21 @@ std::string decide(const std::string& situation) {
   const Words step(part);
   FakeKv kv(step);
   SchedulerState state;
+  state.lengths.mean_256ths = std::uint64_t{step.count("forecast", 0)} * 256;
   std::uint64_t arrival = 0;
   while (std::getline(in, part, ';')) {
     const Words words(part);
     Sequence sequence = make_sequence(words, kv, arrival++);
-    const auto held =
-        static_cast<std::uint32_t>(kv.geometry().blocks_for(sequence.num_computed_tokens));
-    kv.held[sequence.id] = held;
-    kv.alone[sequence.id] = words.count("alone", held);
-    const std::uint32_t match = words.count("match", 0);
+    describe_blocks(words, sequence, kv);
     std::vector<Sequence>& line = words.head[0] == 'r' ? state.running : state.waiting;
     line.push_back(std::move(sequence));
-    kv.match[line.back().tokens.data()] = {match * kBlockTokens, match,
-                                           match - words.count("reclaim", 0), 0};
+    kv.match[line.back().tokens.data()] = match_of(words);
   }
   std::ranges::stable_sort(state.running, {}, &Sequence::priority);
   std::ranges::stable_sort(state.waiting, {}, &Sequence::priority);
-  const StepLimits limits{.max_step_tokens = step.count("tokens", 1),
+  const StepLimits limits{.admission = step.head == "reserve" ? AdmissionPolicy::kReserve
+                                                              : AdmissionPolicy::kOptimistic,
+                          .max_step_tokens = step.count("tokens", 1),
                           .max_sequences = step.count("sequences", 1)};
   return plan_text(plan(state, kv, limits, TimePoint{} + std::chrono::milliseconds(1000)));
 }

@@ -50,8 +50,11 @@ struct Loop {
 
   explicit Loop(std::uint32_t num_blocks, StepLimits step_limits = {})
       : Loop(small_cache(num_blocks), step_limits) {}
+  /// It expects nothing of an answer's length until one has ended, so that scarcity comes soon.
   explicit Loop(const kvcache::KvCacheOptions& cache, StepLimits step_limits = {})
-      : kv(cache), limits(step_limits) {}
+      : kv(cache), limits(step_limits) {
+    state.lengths.mean_256ths = 0;
+  }
 
   void submit(std::uint64_t id, Request wanted) {
     scheduler::submit(state, kv, limits,

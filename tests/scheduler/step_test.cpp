@@ -102,11 +102,11 @@ TEST_CASE("Choices of one prompt: the prompt is computed once", "[scheduler]") {
   for (std::uint64_t id = 1; id <= 5; ++id) loop.submit(id, request(repeat(7, 22), 2));
   CHECK(loop.step() == "admit 1+0 | run 1@0x22+6*");
   CHECK(loop.step() ==
-        "admit 2+20 3+20 4+20 5+20 | run 1@22x1* 2@20x2+1* 3@20x2+1* 4@20x2+1* 5@20x2+1*");
+        "admit 2+21<1 3+21<1 4+21<1 5+21<1 | run 1@22x1* 2@21x1+1* 3@21x1+1* 4@21x1+1* 5@21x1+1*");
   loop.run_until_empty(5);
   CHECK(loop.finishes.size() == 5);
-  CHECK(loop.state.totals.prefix_hit_tokens == 4 * 20);
-  CHECK(loop.finish(5)->sequence.cached_tokens == 20);
+  CHECK(loop.state.totals.prefix_hit_tokens == 4 * 21);
+  CHECK(loop.finish(5)->sequence.cached_tokens == 21);
 }
 
 TEST_CASE("A waiter: takes over when the one that computes its prefix is gone", "[scheduler]") {
@@ -117,7 +117,7 @@ TEST_CASE("A waiter: takes over when the one that computes its prefix is gone", 
   REQUIRE(remove(loop.state, loop.kv, SequenceId{1}).has_value());
   CHECK(loop.step() == "admit 2+16 | run 2@16x8+2");  // what the first one had computed is not lost
   CHECK(loop.step() == "run 2@24x6+2*");
-  CHECK(loop.step() == "admit 3+28 | run 2@30x1* 3@28x2+1*");
+  CHECK(loop.step() == "admit 3+29<2 | run 2@30x1* 3@29x1+1*");
 }
 
 TEST_CASE("A waiter: of another salt does not wait and finds nothing", "[scheduler]") {

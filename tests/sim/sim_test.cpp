@@ -37,8 +37,10 @@ void print(const Tally& tally) {
             << tally.prefix_hit_tokens << " found; " << tally.forks << " forks, "
             << tally.late_forks << " steps after their source's first token, " << tally.forks_again
             << " after a preemption, " << tally.copied_blocks << " blocks copied, "
-            << tally.cancelled_sharers << " sharers cancelled; " << tally.crowded_steps
-            << " crowded steps; longest stay " << tally.longest_stay_steps << " steps\n";
+            << tally.cancelled_sharers << " sharers cancelled; " << tally.forks_of_others
+            << " forks of others; " << tally.steps_of_reserve << " steps with all reserved; "
+            << tally.crowded_steps << " crowded steps; longest stay " << tally.longest_stay_steps
+            << " steps\n";
 }
 
 }  // namespace
@@ -70,6 +72,8 @@ TEST_CASE("Simulation: under any load the books balance and every answer is the 
   CHECK(total.prompts_alone > steps / 10'000);
   CHECK(total.prefix_hit_tokens > steps / 10);
   CHECK(total.forks > steps / 1000);
+  CHECK(total.forks_of_others > steps / 1000);
+  CHECK(total.steps_of_reserve > steps / 10);
   CHECK(total.late_forks > steps / 10'000);
   CHECK(total.forks_again > steps / 10'000);
   CHECK(total.copied_blocks > steps / 1000);

@@ -33,6 +33,8 @@ Tally& Tally::operator+=(const Tally& other) {
   computed_tokens += other.computed_tokens;
   recomputed_tokens += other.recomputed_tokens;
   forks += other.forks;
+  forks_of_others += other.forks_of_others;
+  steps_of_reserve += other.steps_of_reserve;
   late_forks += other.late_forks;
   forks_again += other.forks_again;
   cancelled_sharers += other.cancelled_sharers;
@@ -124,9 +126,12 @@ void Simulation::cancel_all() {
 
 void Simulation::step() {
   ++tally_.steps;
+  const bool reserves = scenario_.limits.admission == scheduler::AdmissionPolicy::kReserve;
+  tally_.steps_of_reserve += reserves ? 1 : 0;
   if (random_.chance(scenario_.limit_change_chance)) {
     scenario_.limits.max_step_tokens = make_step_tokens(random_);
   }
+  if (scenario_.expects_nothing) state_.lengths.mean_256ths = 0;
   const StepPlan plan = scheduler::plan(state_, kv_, scenario_.limits, clock_.now());
   check_plan(plan);
   count(plan);
@@ -156,6 +161,10 @@ void Simulation::check_plan(const StepPlan& plan) const {
   }
   KVASIR_CHECK(num_tokens <= scenario_.limits.max_step_tokens, num_tokens << " tokens in a step");
   KVASIR_CHECK(plan.preempt.empty() || plan.admit.empty(), "a step that preempts admits nothing");
+  const bool reserves = scenario_.limits.admission == scheduler::AdmissionPolicy::kReserve;
+  KVASIR_CHECK(plan.preempt.empty() || !reserves, "preempted though all was reserved");
+  KVASIR_CHECK(std::ranges::all_of(
+      plan.admit, [&](const Admission& a) { return a.reserves_worst_case || !reserves; }));
   for (const SequenceId id : plan.preempt) {
     KVASIR_CHECK(id != state_.running[0].id, "the first of the running is preempted");
     KVASIR_CHECK(!state_.find(id)->immune, "an immune sequence is preempted");
@@ -186,7 +195,12 @@ void Simulation::check_admissions(const StepPlan& plan) const {
     const auto source =
         std::ranges::find(state_.running, *admission.fork_of, &scheduler::Sequence::id);
     KVASIR_CHECK(source != state_.running.end(), "a fork of one that does not run");
-    KVASIR_CHECK(shows_prompt(*source), "a fork of what is not there");
+    KVASIR_CHECK(source->num_computed_tokens >= admission.cached_tokens, "a fork of nothing");
+    KVASIR_CHECK(source->request->cache_salt == newcomer.request->cache_salt, "another's salt");
+    KVASIR_CHECK(newcomer.fork_group != 0 && newcomer.fork_group == source->fork_group
+                     ? true
+                     : scenario_.cache.prefix_cache_enabled,
+                 "strangers share though the cache is off");
   }
 }
 
@@ -209,11 +223,15 @@ void Simulation::count(const StepPlan& plan) {
 void Simulation::count_forks(const StepPlan& plan) {
   for (const Admission& admission : plan.admit) {
     if (!admission.fork_of) continue;
-    ++tally_.forks;
-    tally_.late_forks += state_.find(*admission.fork_of)->num_generated() > 1 ? 1 : 0;
-    tally_.forks_again += state_.find(admission.sequence)->preemptions > 0 ? 1 : 0;
+    const scheduler::Sequence& newcomer = *state_.find(admission.sequence);
+    const bool is_choice = newcomer.fork_group != 0 &&
+                           newcomer.fork_group == state_.find(*admission.fork_of)->fork_group;
     tally_.copied_blocks +=
         admission.cached_tokens % scenario_.cache.geometry.block_tokens > 0 ? 1 : 0;
+    ++(is_choice ? tally_.forks : tally_.forks_of_others);
+    if (!is_choice) continue;
+    tally_.late_forks += state_.find(*admission.fork_of)->num_generated() > 1 ? 1 : 0;
+    tally_.forks_again += state_.find(admission.sequence)->preemptions > 0 ? 1 : 0;
   }
 }
 

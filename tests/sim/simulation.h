@@ -33,7 +33,9 @@ struct Tally {
   std::uint64_t prefix_hit_tokens = 0;
   std::uint64_t computed_tokens = 0;
   std::uint64_t recomputed_tokens = 0;
-  std::uint64_t forks = 0;
+  std::uint64_t forks = 0;              // of choices of one prompt
+  std::uint64_t forks_of_others = 0;    // of any that begin alike
+  std::uint64_t steps_of_reserve = 0;   // where every worst case is reserved
   std::uint64_t late_forks = 0;         // from a source that has generated more than one token
   std::uint64_t forks_again = 0;        // of sequences that were preempted
   std::uint64_t cancelled_sharers = 0;  // of a fork group, while others held their blocks

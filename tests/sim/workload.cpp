@@ -33,6 +33,7 @@ kvcache::KvCacheOptions make_cache(Random& random) {
 
 scheduler::StepLimits make_limits(Random& random) {
   scheduler::StepLimits limits;
+  if (random.chance(300)) limits.admission = scheduler::AdmissionPolicy::kReserve;
   limits.max_step_tokens = make_step_tokens(random);
   limits.max_sequences = pick<5>(random, {1, 2, 4, 8, 24});
   limits.context_tokens = random.chance(700) ? 0 : random.between(60, 250);
@@ -65,6 +66,7 @@ Scenario make_scenario(std::uint64_t seed) {
   scenario.cancel_chance = pick<3>(random, {0, 10, 100});
   scenario.failure_chance = pick<4>(random, {0, 0, 2, 20});
   scenario.limit_change_chance = pick<3>(random, {0, 0, 10});
+  scenario.expects_nothing = random.chance(600);
   scenario.ends_with_cancel_of_all = random.chance(200);
   return scenario;
 }

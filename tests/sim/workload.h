@@ -36,6 +36,7 @@ struct Scenario {
   std::uint32_t failure_chance = 0;  // of an execution
   std::uint32_t limit_change_chance =
       0;  // per step: other max_step_tokens, so that decodes may outnumber them
+  bool expects_nothing = false;  // the forecast is too low at all times: preemption is the rule
   bool ends_with_cancel_of_all = false;
 };
 
