@@ -132,13 +132,14 @@ void BlockStore::drop(NodeId node) {
   enter(parent);                                      // so that it is not erased from below
   for (std::size_t i = dropped.size(); i > 0; --i) {  // children first
     const NodeId id = dropped[i - 1];
-    KVASIR_CHECK(num_users(id) == 0, "somebody goes on from what is dropped");
+    KVASIR_CHECK(num_users(id) == (id == node ? 1 : 0), "somebody goes on from what is dropped");
     for (std::size_t group = 0; group < geometry_.groups.size(); ++group) {
       totals_.dropped += detach(id, group);
     }
     queue_.withdraw({id, ReclaimUnit::kWholeNode});
     tree_.erase(id);
   }
+  users_[value_of(node)] = 0;
   leave(parent);
 }
 

@@ -69,8 +69,8 @@ class BlockStore {
   /// Makes a held stripe the node's. Shorter nodes that it covers give way as soon as it is
   /// complete.
   void attach(NodeId node, std::size_t group, std::span<const BlockId> stripe);
-  /// Forgets a node and all below it, because what it holds is not what it should be. Requires:
-  /// nobody goes on from any of them.
+  /// Forgets a node and all below it, because what it holds is not what it should be. Requires: the
+  /// caller has entered it, and nobody else goes on from any of them; it is left by this.
   void drop(NodeId node);
 
   /// All books agree, given how many references each block should have. O(blocks + nodes).

@@ -95,7 +95,7 @@ void BlockTable::slide(BlockStore& store, std::size_t group, std::uint32_t first
 }
 
 void BlockTable::close(BlockStore& store) {
-  unpin(store);
+  for (std::size_t group = 0; group < blocks_.size(); ++group) unpin(store, group);
   while (num_stripes() > 0) pop(store);
 }
 
@@ -104,17 +104,15 @@ void BlockTable::pin(BlockStore& store, std::size_t group, std::span<const Block
   pinned_[group].insert(pinned_[group].end(), stripe.begin(), stripe.end());
 }
 
-void BlockTable::unpin(BlockStore& store) {
-  for (std::size_t group = 0; group < blocks_.size(); ++group) {
-    const std::span<const BlockId> pinned = pinned_[group];
-    // From the end: a parent is released after its children.
-    for (std::size_t end = pinned.size(); end > 0; end -= stripe_blocks_[group]) {
-      receipt_.returned_blocks +=
-          store.release(group, pinned.subspan(end - stripe_blocks_[group], stripe_blocks_[group]),
-                        BlockStore::Use::kEnds);
-    }
-    pinned_[group].clear();
+void BlockTable::unpin(BlockStore& store, std::size_t group) {
+  const std::span<const BlockId> pinned = pinned_[group];
+  // From the end: a parent is released after its children.
+  for (std::size_t end = pinned.size(); end > 0; end -= stripe_blocks_[group]) {
+    receipt_.returned_blocks +=
+        store.release(group, pinned.subspan(end - stripe_blocks_[group], stripe_blocks_[group]),
+                      BlockStore::Use::kEnds);
   }
+  pinned_[group].clear();
 }
 
 void BlockTable::count_references(std::vector<std::uint32_t>& held) const {

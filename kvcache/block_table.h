@@ -64,9 +64,9 @@ class BlockTable {
   /// Gives everything back, from the end.
   void close(BlockStore& store);
 
-  /// Blocks held beside the table, until unpin().
+  /// Blocks of a group held beside the table, until unpin().
   void pin(BlockStore& store, std::size_t group, std::span<const BlockId> stripe);
-  void unpin(BlockStore& store);
+  void unpin(BlockStore& store, std::size_t group);
   [[nodiscard]] std::span<const BlockId> pinned(std::size_t group) const { return pinned_[group]; }
 
   /// Adds the references of this table to `held`, and checks its own counts.

@@ -112,11 +112,14 @@ void KvCacheManager::admit(SequenceId id, const HashedTokens& tokens, std::uint3
 void KvCacheManager::copy_from_cache(Table& table, const HashedTokens& tokens,
                                      std::uint32_t num_tokens) {
   const std::uint32_t num_full = num_tokens / options_.geometry.block_tokens;
+  // Asked as match_prefix() asks, or another node might be found, with other blocks to pin.
+  const auto end = static_cast<std::uint32_t>(tokens.tokens.size()) - 1;
   const PrefixTree::Shared source =
-      copy_source(store_.tree(), tokens, table.last_node(), num_full, num_tokens);
-  KVASIR_CHECK(source.tokens == num_tokens % options_.geometry.block_tokens,
+      copy_source(store_.tree(), tokens, table.last_node(), num_full, end);
+  KVASIR_CHECK(source.tokens >= num_tokens % options_.geometry.block_tokens,
                source.tokens << " of the promised tokens past stripe " << num_full);
   store_.hit(source.node);
+  table.copied_stripe = num_full;
   for (std::size_t group = 0; group < options_.geometry.groups.size(); ++group) {
     const std::span<const BlockId> stripe = store_.tree().stripe(source.node, group);
     table.blocks.pin(store_, group, stripe);
@@ -125,8 +128,11 @@ void KvCacheManager::copy_from_cache(Table& table, const HashedTokens& tokens,
 }
 
 void KvCacheManager::end_copy(Table& table) {
-  for (std::vector<BlockId>& stripe : table.copied_from) stripe.clear();
-  table.blocks.unpin(store_);
+  if (!table.copies()) return;
+  for (std::size_t group = 0; group < options_.geometry.groups.size(); ++group) {
+    table.copied_from[group].clear();
+    table.blocks.unpin(store_, group);
+  }
 }
 
 void KvCacheManager::fork(SequenceId id, SequenceId source, std::uint32_t num_tokens) {
@@ -153,8 +159,10 @@ void KvCacheManager::fork(SequenceId id, SequenceId source, std::uint32_t num_to
   const std::size_t num_nodes = std::min<std::size_t>(num_full, shared.nodes.size());
   const auto first = shared.nodes.begin();
   enter_nodes(forked, {first, first + static_cast<std::ptrdiff_t>(num_nodes)});
-  // Where something has cut the source's chain, this one's is cut too.
-  forked.may_publish = num_nodes == num_full;
+  if (ends_within) forked.copied_stripe = num_full;
+  // Where something has cut the source's chain, this one's is cut too: also when that may have been
+  // what it copies.
+  forked.may_publish = num_nodes == num_full && (shared.may_publish || !ends_within);
   forked.num_computed_tokens = num_tokens;
 }
 
@@ -279,6 +287,7 @@ void KvCacheManager::truncate(SequenceId id, std::uint32_t num_tokens) {
 
 KvReceipt KvCacheManager::evict(SequenceId id, const HashedTokens& tokens) {
   Table& closed = table(id);
+  KVASIR_CHECK(!closed.audit.has_value(), value_of(id) << " is an audit");
   keep_partial(closed, tokens);
   closed.blocks.close(store_);
   store_.leave(closed.last_node());

@@ -92,6 +92,22 @@ class KvCacheManager final : public KvView {
   /// The last, partly filled stripe is kept too, for a later prefix to copy from.
   KvReceipt evict(SequenceId id, const HashedTokens& tokens);
 
+  /// Opens a table that computes the first `num_tokens` tokens anew, stripe by stripe, to compare
+  /// them with what is cached: the stripes before are the cached ones in groups without a window,
+  /// which have been compared, and its own in others. So a few blocks are enough to prove all of a
+  /// prefix by induction. False, and no table: it is not wholly cached any more. What is compared
+  /// stays cached until close_audit(). Requires: the id has no table; num_tokens are known.
+  [[nodiscard]] bool open_audit(SequenceId id, const HashedTokens& tokens,
+                                std::uint32_t num_tokens);
+  /// Grows by one stripe to compute. None: finished, abandoned, or no room.
+  [[nodiscard]] std::optional<AuditStep> next_audit_step(SequenceId id);
+  /// The step was computed. When what it compared was not equal the audit is over: the cached
+  /// stripe, those beside it that a copy may have come to or from, and all after them leave the
+  /// cache. Tables that hold them go on, and never publish what follows.
+  void end_audit_step(SequenceId id, bool equal);
+  /// At any time: gives back all that the audit holds.
+  void close_audit(SequenceId id);
+
   /// The blocks of a sequence in one group in order: entry stripe * blocks_per_stripe + i. Those
   /// behind the window are kNoBlock. Valid until the next call that changes the manager.
   [[nodiscard]] std::span<const BlockId> block_table(SequenceId id, std::size_t group = 0) const;
@@ -106,7 +122,7 @@ class KvCacheManager final : public KvView {
     return store_.pool().references(block);
   }
   [[nodiscard]] std::uint32_t num_sequences() const {
-    return static_cast<std::uint32_t>(tables_.size());
+    return static_cast<std::uint32_t>(tables_.size()) - num_audits_;
   }
 
   /// Reference counts equal the tables, free + live == all, every published block's parent is
@@ -114,14 +130,21 @@ class KvCacheManager final : public KvView {
   void check_integrity() const;
 
  private:
+  struct Audit {
+    std::uint32_t num_tokens = 0;
+    bool in_step = false;
+    bool over = false;
+  };
   struct Table {
     explicit Table(const KvGeometry& geometry) : blocks(geometry) {}
     BlockTable blocks;
     std::uint32_t num_computed_tokens = 0;  // their slots are not written again
     std::vector<NodeId> nodes;              // of the stripes that are in the prefix cache
     bool may_publish = true;                // false once something has cut the chain of nodes
-    /// Until commit(), of each group the stripe that the tokens past the full ones are copied from.
+    /// Until commit(): of each group the stripe that the tokens past the full ones are copied from.
     std::array<std::vector<BlockId>, kMaxLayerGroups> copied_from;
+    std::optional<std::uint32_t> copied_stripe;  // into which they are copied; it never changes
+    std::optional<Audit> audit;  // then nodes are those to compare, with the last, partial one
     [[nodiscard]] bool copies() const { return !copied_from[0].empty(); }
     [[nodiscard]] NodeId last_node() const { return nodes.empty() ? kNoNode : nodes.back(); }
   };
@@ -139,12 +162,19 @@ class KvCacheManager final : public KvView {
   void adopt(Table& table, NodeId node);
   void anchor_branch(const Table& table);
   void keep_partial(const Table& table, const HashedTokens& tokens);
+  void drop_doubtful(NodeId node);
+  [[nodiscard]] std::vector<NodeId> doubtful_with(NodeId node) const;
+  void drop(NodeId node);
   void check_table(SequenceId id, const Table& checked) const;
+  void check_nodes(SequenceId id, const Table& checked) const;
+  [[nodiscard]] NodeId expected_owner(const Table& checked, std::size_t group,
+                                      std::uint32_t index) const;
   void check_sharing() const;
 
   KvCacheOptions options_;
   BlockStore store_;
-  std::unordered_map<SequenceId, Table> tables_;
+  std::unordered_map<SequenceId, Table> tables_;  // of sequences and audits
+  std::uint32_t num_audits_ = 0;
 };
 
 }  // namespace kvasir::kvcache

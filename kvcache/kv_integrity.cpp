@@ -41,37 +41,46 @@ void KvCacheManager::check_integrity() const {
   check_sharing();
 }
 
-/// The table's nodes are a path of the tree from its root, and their stripes are the table's.
+/// What the table holds is what its nodes hold, as far as it has some, and its own past them.
 void KvCacheManager::check_table(SequenceId id, const Table& checked) const {
-  KVASIR_CHECK(checked.num_computed_tokens <=
-               checked.blocks.num_stripes() * options_.geometry.block_tokens +
-                   (checked.copies() ? options_.geometry.block_tokens : 0));
-  KVASIR_CHECK(checked.nodes.size() <= checked.blocks.num_stripes());
-  for (std::uint32_t index = 0; index < checked.blocks.num_stripes(); ++index) {
-    const bool published = index < checked.nodes.size();
-    if (published) {
-      const NodeId before = index == 0 ? kNoNode : checked.nodes[index - 1];
-      KVASIR_CHECK(store_.tree().parent(checked.nodes[index]) == before,
-                   "node " << index << " of sequence " << value_of(id) << " has another parent");
-    }
-    for (std::size_t group = 0; group < options_.geometry.groups.size(); ++group) {
-      if (!checked.blocks.holds(group, index)) continue;
-      const NodeId owner = published ? checked.nodes[index] : kNoNode;
+  check_nodes(id, checked);
+  const KvGeometry& geometry = options_.geometry;
+  const std::uint32_t pending = checked.copies() ? 1 : 0;  // the stripe that is copied into
+  KVASIR_CHECK(stripes_for(checked.num_computed_tokens) <= checked.blocks.num_stripes() + pending,
+               "sequence " << value_of(id) << " has computed more than it holds");
+  for (std::size_t group = 0; group < geometry.groups.size(); ++group) {
+    const std::uint32_t first = checked.blocks.first_held(group);
+    KVASIR_CHECK(first <= geometry.first_visible_stripe(group, checked.num_computed_tokens),
+                 "sequence " << value_of(id) << " lacks what its next query sees");
+    for (std::uint32_t index = first; index < checked.blocks.num_stripes(); ++index) {
+      const NodeId owner = expected_owner(checked, group, index);
       for (const BlockId block : checked.blocks.stripe(group, index)) {
         KVASIR_CHECK(store_.owner(block) == owner,
                      "stripe " << index << " of sequence " << value_of(id));
       }
     }
   }
-  for (std::size_t group = 0; group < options_.geometry.groups.size(); ++group) {
-    KVASIR_CHECK(checked.blocks.first_held(group) <=
-                     options_.geometry.first_visible_stripe(group, checked.num_computed_tokens),
-                 "sequence " << value_of(id) << " lacks what its next query sees");
-  }
-  std::uint64_t most = 0;  // as many tokens as are computed now, and the stripes that are not
-  most = options_.geometry.blocks_for(std::uint64_t{checked.blocks.num_stripes()} *
-                                      options_.geometry.block_tokens);
+  const std::uint64_t most =
+      geometry.blocks_for(std::uint64_t{checked.blocks.num_stripes()} * geometry.block_tokens);
   KVASIR_CHECK(checked.blocks.num_held() <= most, checked.blocks.num_held() << " of " << most);
+}
+
+/// They are a path of the tree from its root.
+void KvCacheManager::check_nodes(SequenceId id, const Table& checked) const {
+  KVASIR_CHECK(checked.audit || checked.nodes.size() <= checked.blocks.num_stripes());
+  for (std::size_t index = 0; index < checked.nodes.size(); ++index) {
+    const NodeId before = index == 0 ? kNoNode : checked.nodes[index - 1];
+    KVASIR_CHECK(store_.tree().parent(checked.nodes[index]) == before,
+                 "node " << index << " of sequence " << value_of(id) << " has another parent");
+  }
+}
+
+NodeId KvCacheManager::expected_owner(const Table& checked, std::size_t group,
+                                      std::uint32_t index) const {
+  if (index >= checked.nodes.size()) return kNoNode;
+  if (!checked.audit) return checked.nodes[index];
+  const bool compared = index < checked.num_computed_tokens / options_.geometry.block_tokens;
+  return compared && !is_windowed(group) ? checked.nodes[index] : kNoNode;
 }
 
 /// A block in several tables is at the same place in each, after the same blocks, and nothing in it

@@ -64,6 +64,7 @@ class PrefixTree {
 
   [[nodiscard]] bool contains(NodeId id) const;
   [[nodiscard]] NodeId parent(NodeId id) const { return node(id).parent; }
+  [[nodiscard]] std::uint64_t cache_salt(NodeId id) const { return node(id).cache_salt; }
   [[nodiscard]] std::uint32_t num_children(NodeId id) const { return node(id).num_children; }
   /// Of those, the ones that longest_shared() can find.
   [[nodiscard]] std::uint32_t num_complete_children(NodeId id) const {
