@@ -48,8 +48,6 @@ class HashChain {
   void extend(std::span<const TokenId> tokens);
 
   [[nodiscard]] std::span<const BlockHash> blocks() const { return hashes_; }
-  /// False for a chain that stays empty.
-  [[nodiscard]] bool is_on() const { return block_tokens_ > 0; }
   [[nodiscard]] std::uint64_t cache_salt() const { return cache_salt_; }
   /// False for the one that stays empty.
   [[nodiscard]] bool is_enabled() const { return block_tokens_ > 0; }

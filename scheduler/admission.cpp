@@ -56,7 +56,7 @@ class Admitter {
       }
       const Source source = source_for(sequence);
       if (waits(sequence, source)) continue;
-      line_is_open = admit(sequence, start_of(sequence, source));
+      line_is_open = admit(sequence, source);
     }
   }
 
@@ -128,31 +128,42 @@ class Admitter {
     });
   }
 
-  /// The most that it need not compute.
-  [[nodiscard]] Start start_of(const Sequence& sequence, const Source& source) const {
-    if (sequence.has_rows_to_score()) return {};
+  /// The ways in which it can begin, the most that it need not compute first. What is copied out of
+  /// the cache takes room while it is read; so one comes after it that copies nothing from there.
+  [[nodiscard]] std::vector<Start> starts_of(const Sequence& sequence, const Source& source) const {
+    if (sequence.has_rows_to_score()) return {Start{}};
     const kvcache::PrefixMatch match = draft_.kv.match_prefix(sequence.hashed_tokens());
-    if (source.tokens > match.tokens) {
-      const std::uint32_t stripes = source.tokens / draft_.block_tokens;
-      return {source.tokens, stripes, stripes * lasting_blocks_per_stripe_, 0, source.sequence->id};
+    std::vector<Start> starts{from_cache(match)};
+    if (match.copy_blocks > 0) {
+      starts.push_back(from_cache(draft_.kv.match_whole_stripes(sequence.hashed_tokens())));
     }
-    return start_of(match);
+    if (source.tokens > starts.back().tokens) {
+      const std::uint32_t stripes = source.tokens / draft_.block_tokens;
+      const Start fork{source.tokens, stripes, stripes * lasting_blocks_per_stripe_, 0,
+                       source.sequence->id};
+      starts.insert(source.tokens > match.tokens ? starts.begin() : starts.begin() + 1, fork);
+    }
+    return starts;
   }
-  [[nodiscard]] static Start start_of(const kvcache::PrefixMatch& match) {
+
+  [[nodiscard]] static Start from_cache(const kvcache::PrefixMatch& match) {
     return {match.tokens, match.stripes, match.live_blocks, match.copy_blocks, std::nullopt};
   }
 
-  /// False, and nothing done, when there is no room for it: with all that is cached, nor without
-  /// what is copied, whose source takes room too.
-  bool admit(const Sequence& sequence, Start start) {
+  /// False, and nothing done, when there is no room for it however it begins.
+  bool admit(const Sequence& sequence, const Source& source) {
     const bool reserves = draft_.limits.admission == AdmissionPolicy::kReserve ||
                           sequence.preemptions >= draft_.limits.preemptions_before_reserve;
-    std::int64_t price = price_of(sequence, start, reserves);
-    if (price > room_ && start.copy_blocks > 0) {
-      start = start_of(draft_.kv.match_whole_stripes(sequence.hashed_tokens()));
-      price = price_of(sequence, start, reserves);
+    for (const Start& start : starts_of(sequence, source)) {
+      const std::int64_t price = price_of(sequence, start, reserves);
+      if (price > room_) continue;
+      admit(sequence, start, reserves, price);
+      return true;
     }
-    if (price > room_) return false;
+    return false;
+  }
+
+  void admit(const Sequence& sequence, const Start& start, bool reserves, std::int64_t price) {
     room_ -= price;
     draft_.has_immune = draft_.has_immune || reserves;
     ++num_running_;
@@ -167,7 +178,6 @@ class Admitter {
                                   .num_new_stripes = draft_.new_stripes(start.tokens + num_tokens,
                                                                         start.stripes)});
     in_flight_.push_back({&sequence, start.tokens});
-    return true;
   }
 
   /// Pinning takes reclaimable blocks of the prefix from the free count: they are paid for like new

@@ -29,7 +29,7 @@ bool are_siblings(const Sequence& a, const Sequence& b) {
 
 bool may_share(const Sequence& a, const Sequence& b) {
   if (are_siblings(a, b)) return true;
-  return a.hashes.is_on() && b.hashes.is_on() && a.hashes.cache_salt() == b.hashes.cache_salt();
+  return a.hashes.is_enabled() && b.hashes.is_enabled() && a.hashes.cache_salt() == b.hashes.cache_salt();
 }
 
 std::uint32_t common_prefix(const Sequence& sequence, const Sequence& other,

@@ -8,11 +8,30 @@
 #include <algorithm>
 
 namespace kvasir::sim {
+namespace {
+
+constexpr std::uint64_t kNonsense = 0xbad;
+
+/// What the layers of one block of a group's stripe keep of a position.
+std::uint64_t stored(std::uint64_t state, std::size_t group, std::uint32_t block) {
+  return state + (group * 64 + block) * 0x9e3779b97f4a7c15ULL;
+}
+
+void extend(std::vector<std::uint64_t>& prefix, std::span<const TokenId> tokens,
+            std::uint64_t cache_salt) {
+  if (prefix.empty()) prefix.push_back(empty_prefix(cache_salt));
+  while (prefix.size() <= tokens.size()) {
+    prefix.push_back(extend_prefix(prefix.back(), tokens[prefix.size() - 1]));
+  }
+}
+
+}  // namespace
 
 ShadowExecutor::ShadowExecutor(const kvcache::KvCacheManager& kv)
     : kv_(kv),
+      geometry_(kv.geometry()),
       block_tokens_(kv.geometry().block_tokens),
-      slots_(std::size_t{kv.num_blocks()} * block_tokens_, 0) {}
+      slots_(std::size_t{kv.num_blocks()} * block_tokens_, kNonsense) {}
 
 StepResult ShadowExecutor::execute(const StepPlan& plan, const scheduler::SchedulerState& state) {
   StepResult result;
@@ -20,16 +39,10 @@ StepResult ShadowExecutor::execute(const StepPlan& plan, const scheduler::Schedu
   for (const Chunk& chunk : plan.chunks) {
     const scheduler::Sequence* const sequence = state.find(chunk.sequence);
     KVASIR_CHECK(sequence != nullptr, "sequence " << value_of(chunk.sequence) << " has gone");
-    const std::span<const BlockId> table = kv_.block_table(chunk.sequence);
-    const Prefix& prefix = prefix_of(*sequence);
-    check_may_write(chunk, table);
-
     const std::uint32_t end = chunk.first_position + chunk.num_tokens;
-    for (std::uint32_t p = 0; p < chunk.first_position; ++p) {
-      KVASIR_CHECK(slot(table, p) == prefix[p + 1],
-                   "sequence " << value_of(chunk.sequence) << " finds another's value at " << p);
-    }
-    for (std::uint32_t p = chunk.first_position; p < end; ++p) slot(table, p) = prefix[p + 1];
+    const Prefix& prefix = prefix_of(*sequence);
+    check_may_write({chunk.sequence, chunk.first_position, end});
+    compute({chunk.sequence, chunk.first_position, end}, prefix);
     score(chunk, *sequence, result);
     if (chunk.first_logits_row == chunk.num_tokens) continue;
     if (end < sequence->num_tokens() || !sequence->generates()) {
@@ -38,7 +51,8 @@ StepResult ShadowExecutor::execute(const StepPlan& plan, const scheduler::Schedu
     }
     SampledToken& sampled = result.sampled.emplace_back();
     sampled.sequence = chunk.sequence;
-    sampled.token = next_token(slot(table, end - 1), sequence->request->sampling);
+    sampled.token =
+        next_token(read_last_group(chunk.sequence, end - 1), sequence->request->sampling);
   }
   return result;
 }
@@ -46,7 +60,6 @@ StepResult ShadowExecutor::execute(const StepPlan& plan, const scheduler::Schedu
 /// The chunk's rows of prompt logprobs, read from the slots.
 void ShadowExecutor::score(const Chunk& chunk, const scheduler::Sequence& sequence,
                            StepResult& result) {
-  const std::span<const BlockId> table = kv_.block_table(chunk.sequence);
   const std::uint32_t begin = chunk.first_position + chunk.first_logits_row;
   const std::uint32_t end =
       std::min(chunk.first_position + chunk.num_tokens, sequence.rows_to_score());
@@ -55,18 +68,50 @@ void ShadowExecutor::score(const Chunk& chunk, const scheduler::Sequence& sequen
   scores.sequence = chunk.sequence;
   scores.first_token = begin + 1;
   for (std::uint32_t p = begin; p < end; ++p) {
-    scores.tokens.push_back(
-        {.logprob = prompt_logprob(slot(table, p), sequence.tokens[p + 1]), .rank = 1});
+    const std::uint64_t state = read_last_group(chunk.sequence, p);
+    scores.tokens.push_back({.logprob = prompt_logprob(state, sequence.tokens[p + 1]), .rank = 1});
   }
 }
 
 void ShadowExecutor::execute_and_fail(const StepPlan& plan) {
   copy(scheduler::block_copies(plan, kv_));
   for (const Chunk& chunk : plan.chunks) {
-    const std::span<const BlockId> table = kv_.block_table(chunk.sequence);
-    check_may_write(chunk, table);
-    for (std::uint32_t i = 0; i < chunk.num_tokens; ++i)
-      slot(table, chunk.first_position + i) = 0xbad;
+    const Stretch stretch{chunk.sequence, chunk.first_position,
+                          chunk.first_position + chunk.num_tokens};
+    check_may_write(stretch);
+    write(stretch, nullptr);
+  }
+}
+
+bool ShadowExecutor::audit(SequenceId id, const kvcache::AuditStep& step,
+                           std::span<const TokenId> tokens, std::uint64_t cache_salt) {
+  Prefix prefix;
+  const std::uint32_t end = step.first_position + step.num_tokens;
+  extend(prefix, tokens.first(end), cache_salt);
+  KVASIR_CHECK(step.num_tokens >= 1 && step.num_tokens <= block_tokens_, step.num_tokens);
+  for (const kvcache::AuditStep::Pair& pair : step.pairs) {
+    KVASIR_CHECK(pair.cached != pair.fresh, "a block is compared with itself");
+    KVASIR_CHECK(!kv_.is_published(pair.fresh), "an audit overwrites what is published");
+    KVASIR_CHECK(kv_.is_published(pair.cached), "what an audit compares is not cached");
+  }
+  compute({id, step.first_position, end}, prefix);
+  return std::ranges::all_of(step.pairs, [&](const kvcache::AuditStep::Pair& pair) {
+    for (std::uint32_t i = 0; i < step.num_tokens; ++i) {
+      if (slot(pair.cached, i) != slot(pair.fresh, i)) return false;
+    }
+    return true;
+  });
+}
+
+void ShadowExecutor::spoil(BlockId block, std::uint32_t slot_index) {
+  slot(block, slot_index) ^= kNonsense;
+}
+
+void ShadowExecutor::poison_unused() {
+  for (std::uint32_t i = 0; i < kv_.num_blocks(); ++i) {
+    const BlockId block{i};
+    if (kv_.references(block) > 0 || kv_.is_published(block)) continue;
+    for (std::uint32_t s = 0; s < block_tokens_; ++s) slot(block, s) = kNonsense;
   }
 }
 
@@ -77,35 +122,92 @@ void ShadowExecutor::copy(std::span<const BlockCopy> copies) {
     KVASIR_CHECK(kv_.references(copy.source) >= 1, "what is copied has gone");
     KVASIR_CHECK(kv_.references(copy.destination) == 1, "a copy overwrites what others hold");
     KVASIR_CHECK(!kv_.is_published(copy.destination), "a copy overwrites what is published");
-    const auto from = slots_.begin() + std::ptrdiff_t{value_of(copy.source)} * block_tokens_;
-    std::copy_n(from, copy.num_tokens,
-                slots_.begin() + std::ptrdiff_t{value_of(copy.destination)} * block_tokens_);
+    for (std::uint32_t i = 0; i < copy.num_tokens; ++i) {
+      slot(copy.destination, i) = slot(copy.source, i);
+    }
   }
 }
 
-std::uint64_t& ShadowExecutor::slot(std::span<const BlockId> table, std::uint32_t position) {
-  const std::size_t block = value_of(table[position / block_tokens_]);
-  return slots_[block * block_tokens_ + position % block_tokens_];
+void ShadowExecutor::compute(const Stretch& stretch, const Prefix& prefix) {
+  check_seen(stretch, prefix);
+  write(stretch, &prefix);
+}
+
+/// That the first of the stretch's queries finds its past, and that what its windows have left is
+/// given back.
+void ShadowExecutor::check_seen(const Stretch& stretch, const Prefix& prefix) const {
+  for (std::size_t g = 0; g < geometry_.groups.size(); ++g) {
+    const std::span<const BlockId> table = kv_.block_table(stretch.id, g);
+    const std::uint32_t per_stripe = geometry_.blocks_per_stripe(g);
+    const std::uint32_t window = geometry_.groups[g].window_tokens;
+    const std::uint32_t behind = geometry_.first_visible_stripe(g, stretch.first);
+    for (std::uint32_t i = 0; i < behind * per_stripe; ++i) {
+      KVASIR_CHECK(table[i] == kNoBlock,
+                   "sequence " << value_of(stretch.id) << " keeps what its window has left");
+    }
+    const std::uint32_t first_seen =
+        window == 0 || stretch.first < window ? 0 : stretch.first + 1 - window;
+    for (std::uint32_t p = first_seen; p < stretch.first; ++p) {
+      for (std::uint32_t i = 0; i < per_stripe; ++i) {
+        const BlockId block = table[p / block_tokens_ * per_stripe + i];
+        KVASIR_CHECK(block != kNoBlock && slot(block, p) == stored(prefix[p + 1], g, i),
+                     "sequence " << value_of(stretch.id) << " finds another's value at " << p);
+      }
+    }
+  }
+}
+
+/// Without a prefix: nonsense.
+void ShadowExecutor::write(const Stretch& stretch, const Prefix* prefix) {
+  for (std::size_t g = 0; g < geometry_.groups.size(); ++g) {
+    const std::span<const BlockId> table = kv_.block_table(stretch.id, g);
+    const std::uint32_t per_stripe = geometry_.blocks_per_stripe(g);
+    for (std::uint32_t p = stretch.first; p < stretch.end; ++p) {
+      for (std::uint32_t i = 0; i < per_stripe; ++i) {
+        slot(table[p / block_tokens_ * per_stripe + i], p) =
+            prefix == nullptr ? kNonsense : stored((*prefix)[p + 1], g, i);
+      }
+    }
+  }
+}
+
+void ShadowExecutor::check_may_write(const Stretch& stretch) const {
+  KVASIR_CHECK(stretch.end - stretch.first <= geometry_.largest_chunk, "too long a chunk");
+  for (std::size_t g = 0; g < geometry_.groups.size(); ++g) {
+    const std::span<const BlockId> table = kv_.block_table(stretch.id, g);
+    const std::uint32_t per_stripe = geometry_.blocks_per_stripe(g);
+    KVASIR_CHECK(table.size() == geometry_.stripes_for(stretch.end) * per_stripe,
+                 table.size() << " blocks for " << stretch.end);
+    for (std::size_t i = std::size_t{stretch.first / block_tokens_} * per_stripe; i < table.size();
+         ++i) {
+      const BlockId block = table[i];
+      KVASIR_CHECK(block != kNoBlock);
+      KVASIR_CHECK(kv_.references(block) == 1, "block " << value_of(block) << " is shared");
+      KVASIR_CHECK(!kv_.is_published(block), "block " << value_of(block) << " is published");
+    }
+  }
+}
+
+/// The model's state at a position, as the last group has it.
+std::uint64_t ShadowExecutor::read_last_group(SequenceId id, std::uint32_t position) const {
+  const std::size_t g = geometry_.groups.size() - 1;
+  const std::size_t stripe = position / block_tokens_;
+  const BlockId block = kv_.block_table(id, g)[stripe * geometry_.blocks_per_stripe(g)];
+  return slot(block, position) - stored(0, g, 0);
+}
+
+std::uint64_t& ShadowExecutor::slot(BlockId block, std::uint32_t position) {
+  return slots_[std::size_t{value_of(block)} * block_tokens_ + position % block_tokens_];
+}
+
+std::uint64_t ShadowExecutor::slot(BlockId block, std::uint32_t position) const {
+  return slots_[std::size_t{value_of(block)} * block_tokens_ + position % block_tokens_];
 }
 
 const ShadowExecutor::Prefix& ShadowExecutor::prefix_of(const scheduler::Sequence& sequence) {
   Prefix& prefix = prefixes_[sequence.id];
-  if (prefix.empty()) prefix.push_back(empty_prefix(sequence.request->cache_salt));
-  while (prefix.size() <= sequence.tokens.size()) {
-    prefix.push_back(extend_prefix(prefix.back(), sequence.tokens[prefix.size() - 1]));
-  }
+  extend(prefix, sequence.tokens, sequence.request->cache_salt);
   return prefix;
-}
-
-void ShadowExecutor::check_may_write(const Chunk& chunk, std::span<const BlockId> table) const {
-  const std::uint32_t end = chunk.first_position + chunk.num_tokens;
-  KVASIR_CHECK(table.size() == kv_.geometry().blocks_for(end), table.size()
-                                                                   << " blocks for " << end);
-  for (std::uint32_t p = chunk.first_position; p < end; ++p) {
-    const BlockId block = table[p / block_tokens_];
-    KVASIR_CHECK(kv_.references(block) == 1, "block " << value_of(block) << " is shared");
-    KVASIR_CHECK(!kv_.is_published(block), "block " << value_of(block) << " is published");
-  }
 }
 
 }  // namespace kvasir::sim

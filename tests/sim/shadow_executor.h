@@ -1,6 +1,6 @@
 // An executor that computes nothing but remembers for every slot of every block what was last
-// written there, and checks before each use that a sequence finds exactly its own prefix: no stale,
-// foreign or half-written block.
+// written there, and checks before each use that a sequence finds exactly its own prefix as far as
+// each layer group's window lets it see: no stale, foreign, half-written or returned block.
 #pragma once
 
 #include "core/step_plan.h"
@@ -24,16 +24,38 @@ class ShadowExecutor {
   void execute_and_fail(const StepPlan& plan);
   void forget(SequenceId id) { prefixes_.erase(id); }
 
+  /// Computes one step of an audit of this text, and says whether what is cached is the same.
+  [[nodiscard]] bool audit(SequenceId id, const kvcache::AuditStep& step,
+                           std::span<const TokenId> tokens, std::uint64_t cache_salt);
+  /// Makes one slot of a block hold what is nobody's.
+  void spoil(BlockId block, std::uint32_t slot);
+  /// Whatever is neither held nor cached is nonsense from now on.
+  void poison_unused();
+
  private:
-  using Prefix = std::vector<std::uint64_t>;  // [positions + 1], the first before any token
+  /// [positions + 1]: what the model's state is before each position; the first is before any
+  /// token.
+  using Prefix = std::vector<std::uint64_t>;
+  /// Tokens [first, end) of a sequence, whose tables cover them.
+  struct Stretch {
+    SequenceId id{};
+    std::uint32_t first = 0;
+    std::uint32_t end = 0;
+  };
   void copy(std::span<const BlockCopy> copies);
-  [[nodiscard]] std::uint64_t& slot(std::span<const BlockId> table, std::uint32_t position);
+  void compute(const Stretch& stretch, const Prefix& prefix);
+  void check_seen(const Stretch& stretch, const Prefix& prefix) const;
+  void write(const Stretch& stretch, const Prefix* prefix);
+  void check_may_write(const Stretch& stretch) const;
   void score(const Chunk& chunk, const scheduler::Sequence& sequence, StepResult& result);
+  [[nodiscard]] std::uint64_t read_last_group(SequenceId id, std::uint32_t position) const;
+  [[nodiscard]] std::uint64_t& slot(BlockId block, std::uint32_t position);
+  [[nodiscard]] std::uint64_t slot(BlockId block, std::uint32_t position) const;
   const Prefix& prefix_of(const scheduler::Sequence& sequence);
-  void check_may_write(const Chunk& chunk, std::span<const BlockId> table) const;
 
   const kvcache::KvCacheManager& kv_;
-  std::uint32_t block_tokens_;
+  const kvcache::KvGeometry& geometry_;
+  const std::uint32_t block_tokens_;
   std::vector<std::uint64_t> slots_;  // [num_blocks][block_tokens]
   std::unordered_map<SequenceId, Prefix> prefixes_;
 };

@@ -18,42 +18,13 @@ constexpr std::uint64_t kPuritySteps = 64;
 
 }  // namespace
 
-Tally& Tally::operator+=(const Tally& other) {
-  steps += other.steps;
-  submitted += other.submitted;
-  finished_stop += other.finished_stop;
-  finished_length += other.finished_length;
-  cancelled += other.cancelled;
-  past_deadline += other.past_deadline;
-  too_long += other.too_long;
-  failed += other.failed;
-  preemptions += other.preemptions;
-  reserved_admissions += other.reserved_admissions;
-  prefix_hit_tokens += other.prefix_hit_tokens;
-  computed_tokens += other.computed_tokens;
-  recomputed_tokens += other.recomputed_tokens;
-  forks += other.forks;
-  forks_of_others += other.forks_of_others;
-  steps_of_reserve += other.steps_of_reserve;
-  late_forks += other.late_forks;
-  forks_again += other.forks_again;
-  cancelled_sharers += other.cancelled_sharers;
-  copied_blocks += other.copied_blocks;
-  crowded_steps += other.crowded_steps;
-  scored_prompts += other.scored_prompts;
-  scored_in_parts += other.scored_in_parts;
-  prompts_alone += other.prompts_alone;
-  plans_hash = mix64(plans_hash ^ other.plans_hash);
-  longest_stay_steps = std::max(longest_stay_steps, other.longest_stay_steps);
-  return *this;
-}
-
 Simulation::Simulation(std::uint64_t seed)
     : scenario_(make_scenario(seed)),
       random_(mix64(seed) + 1),
       requests_(scenario_, random_),
       kv_(scenario_.cache),
-      executor_(kv_) {}
+      executor_(kv_),
+      auditor_(kv_, executor_, random_) {}
 
 Tally Simulation::run(std::uint64_t load_steps) {
   while (tally_.steps < load_steps) {
@@ -61,6 +32,7 @@ Tally Simulation::run(std::uint64_t load_steps) {
     cancel_some();
     if (state_.empty()) {
       clock_.advance(std::chrono::milliseconds(1));
+      auditor_.audit(tally_);
     } else {
       step();
     }
@@ -77,6 +49,8 @@ Tally Simulation::run(std::uint64_t load_steps) {
                               tally_.past_deadline + tally_.too_long + tally_.failed;
   KVASIR_CHECK(ended == tally_.submitted, ended << " ended of " << tally_.submitted);
   tally_.preemptions = state_.totals.preemptions;
+  tally_.reclaimed_blocks = kv_.totals().reclaimed;
+  tally_.window_returned_blocks = kv_.totals().window_returned;
   tally_.prefix_hit_tokens = state_.totals.prefix_hit_tokens;
   tally_.computed_tokens = state_.totals.computed_tokens;
   tally_.recomputed_tokens = state_.totals.recomputed_tokens;
@@ -112,15 +86,17 @@ void Simulation::cancel_some() {
   if (!removed) return;
   ++tally_.cancelled;
   tally_.cancelled_sharers += shares && removed->fork_group != 0 ? 1 : 0;
-  count_end(id);
+  count_end(*removed);
+  check_receipts();
 }
 
 void Simulation::cancel_all() {
   while (!state_.empty()) {
     const SequenceId id = state_.running.empty() ? state_.waiting[0].id : state_.running[0].id;
-    KVASIR_CHECK(scheduler::remove(state_, kv_, id).has_value());
+    const auto removed = scheduler::remove(state_, kv_, id);
+    KVASIR_CHECK(removed.has_value());
     ++tally_.cancelled;
-    count_end(id);
+    count_end(*removed);
   }
 }
 
@@ -128,6 +104,9 @@ void Simulation::step() {
   ++tally_.steps;
   const bool reserves = scenario_.limits.admission == scheduler::AdmissionPolicy::kReserve;
   tally_.steps_of_reserve += reserves ? 1 : 0;
+  tally_.steps_with_windows += kv_.geometry().has_windows() ? 1 : 0;
+  const bool has_immune = std::ranges::any_of(state_.running, &scheduler::Sequence::immune);
+  tally_.reserves_over_shares += has_immune && kv_.shared_window_blocks() > 0 ? 1 : 0;
   if (random_.chance(scenario_.limit_change_chance)) {
     scenario_.limits.max_step_tokens = make_step_tokens(random_);
   }
@@ -150,10 +129,13 @@ void Simulation::step() {
     deliver(scheduler::absorb(plan, std::move(result), state_, kv_, clock_.now()));
   }
   check_progress(plan);
-  if (tally_.steps % kIntegritySteps == 0) kv_.check_integrity();
+  check_receipts();
+  if (tally_.steps % kIntegritySteps != 0) return;
+  kv_.check_integrity();
+  executor_.poison_unused();
 }
 
-void Simulation::check_plan(const StepPlan& plan) const {
+void Simulation::check_plan(const StepPlan& plan) {
   std::uint64_t num_tokens = 0;
   for (const Chunk& chunk : plan.chunks) {
     KVASIR_CHECK(chunk.num_tokens >= 1);
@@ -180,7 +162,7 @@ void Simulation::check_plan(const StepPlan& plan) const {
 
 /// Nobody computes again what a running one of its group has, but to score it, and nobody is a fork
 /// of another group.
-void Simulation::check_admissions(const StepPlan& plan) const {
+void Simulation::check_admissions(const StepPlan& plan) {
   for (const Admission& admission : plan.admit) {
     const scheduler::Sequence& newcomer = *state_.find(admission.sequence);
     const std::uint32_t common = std::min(newcomer.num_prompt_tokens, newcomer.num_tokens() - 1);
@@ -188,9 +170,14 @@ void Simulation::check_admissions(const StepPlan& plan) const {
       return newcomer.fork_group != 0 && other.fork_group == newcomer.fork_group &&
              other.num_computed_tokens >= common;
     };
-    KVASIR_CHECK(admission.cached_tokens >= common || newcomer.has_rows_to_score() ||
-                     std::ranges::none_of(state_.running, shows_prompt),
-                 "sequence " << value_of(newcomer.id) << " computes what a sibling has");
+    const auto still_has_it = [&](const scheduler::Sequence& other) {
+      return shows_prompt(other) && kv_.can_fork(other.id, common);
+    };
+    if (admission.cached_tokens < common && !newcomer.has_rows_to_score()) {
+      KVASIR_CHECK(std::ranges::none_of(state_.running, still_has_it),
+                   "sequence " << value_of(newcomer.id) << " computes what a sibling has");
+      tally_.lost_forks += std::ranges::any_of(state_.running, shows_prompt) ? 1 : 0;
+    }
     if (!admission.fork_of) continue;
     const auto source =
         std::ranges::find(state_.running, *admission.fork_of, &scheduler::Sequence::id);
@@ -217,21 +204,44 @@ void Simulation::count(const StepPlan& plan) {
     if (admission.fork_of) mix(value_of(*admission.fork_of));
   }
   for (const Chunk& chunk : plan.chunks) mix(value_of(chunk.sequence) << 32 | chunk.num_tokens);
-  count_forks(plan);
+  count_starts(plan);
+  count_victims(plan);
 }
 
-void Simulation::count_forks(const StepPlan& plan) {
+void Simulation::count_starts(const StepPlan& plan) {
+  const kvcache::KvGeometry& geometry = kv_.geometry();
   for (const Admission& admission : plan.admit) {
-    if (!admission.fork_of) continue;
     const scheduler::Sequence& newcomer = *state_.find(admission.sequence);
-    const bool is_choice = newcomer.fork_group != 0 &&
-                           newcomer.fork_group == state_.find(*admission.fork_of)->fork_group;
-    tally_.copied_blocks +=
-        admission.cached_tokens % scenario_.cache.geometry.block_tokens > 0 ? 1 : 0;
-    ++(is_choice ? tally_.forks : tally_.forks_of_others);
-    if (!is_choice) continue;
-    tally_.late_forks += state_.find(*admission.fork_of)->num_generated() > 1 ? 1 : 0;
-    tally_.forks_again += state_.find(admission.sequence)->preemptions > 0 ? 1 : 0;
+    const bool is_copied = admission.cached_tokens % geometry.block_tokens > 0;
+    tally_.copied_blocks += is_copied ? geometry.blocks_per_stripes() : 0;
+    if (admission.fork_of) {
+      const scheduler::Sequence& source = *state_.find(*admission.fork_of);
+      const bool is_choice = newcomer.fork_group != 0 && newcomer.fork_group == source.fork_group;
+      ++(is_choice ? tally_.forks : tally_.forks_of_others);
+      tally_.late_forks += is_choice && source.num_generated() > 1 ? 1 : 0;
+      tally_.forks_again += is_choice && newcomer.preemptions > 0 ? 1 : 0;
+      continue;
+    }
+    if (newcomer.has_rows_to_score()) continue;
+    const kvcache::PrefixMatch match = kv_.match_prefix(newcomer.hashed_tokens());
+    tally_.partial_hits += is_copied ? 1 : 0;
+    tally_.hits_without_copy += admission.cached_tokens < match.tokens ? 1 : 0;
+    for (std::size_t g = 0; g < geometry.groups.size(); ++g) {
+      const bool moved = geometry.first_visible_stripe(g, admission.cached_tokens) > 0;
+      tally_.window_hits += moved ? 1 : 0;
+    }
+    if (admission.cached_tokens > 0) auditor_.remember(newcomer, admission.cached_tokens);
+  }
+}
+
+void Simulation::count_victims(const StepPlan& plan) {
+  for (const SequenceId id : plan.preempt) {
+    const scheduler::Sequence& victim = *state_.find(id);
+    const auto stays = [&](const scheduler::Sequence& other) {
+      return other.priority == victim.priority && other.arrival_order > victim.arrival_order &&
+             !other.immune && std::ranges::find(plan.preempt, other.id) == plan.preempt.end();
+    };
+    tally_.cheaper_victims += std::ranges::any_of(state_.running, stays) ? 1 : 0;
   }
 }
 
@@ -307,8 +317,8 @@ void Simulation::finish(const scheduler::Finish& finish) {
       tally_.failed += finish.error->code == ErrorCode::kInternal ? 1 : 0;
       break;
   }
-  tally_.reserved_admissions += sequence.immune ? 1 : 0;
-  count_end(sequence.id);
+  tally_.reserved_admissions += sequence.immune && sequence.preemptions > 0 ? 1 : 0;
+  count_end(sequence);
 }
 
 void Simulation::check_answer(const scheduler::Finish& finish) const {
@@ -321,6 +331,7 @@ void Simulation::check_answer(const scheduler::Finish& finish) const {
   KVASIR_CHECK(usage.completion_tokens == alone.size());
   KVASIR_CHECK(usage.cached_tokens < usage.prompt_tokens);
   if (usage.preemptions > 0) return;
+  check_costs(sequence);
   // The last generated token is never computed, and nothing is computed twice.
   const std::uint32_t computed = sequence.num_tokens() - (sequence.generates() ? 1 : 0);
   KVASIR_CHECK(usage.cached_tokens + usage.computed_tokens == computed);
@@ -341,13 +352,53 @@ void Simulation::check_scores(const scheduler::Sequence& sequence, const Live& l
   tally_.prompts_alone += sequence.generates() ? 0 : 1;
 }
 
-void Simulation::count_end(SequenceId id) {
-  const auto found = live_.find(id);
+/// What they took and have not given back is what is live: of those that run, of those that wait
+/// after a preemption, and of those that ended, whose blocks others may hold.
+void Simulation::check_receipts() const {
+  std::int64_t held = held_by_ended_;
+  const auto add = [&held](const kvcache::KvReceipt& receipt) {
+    held += static_cast<std::int64_t>(receipt.taken_blocks) -
+            static_cast<std::int64_t>(receipt.returned_blocks);
+  };
+  for (const scheduler::Sequence& sequence : state_.running) {
+    add(sequence.kv);
+    add(kv_.receipt(sequence.id));
+  }
+  for (const scheduler::Sequence& sequence : state_.waiting) add(sequence.kv);
+  KVASIR_CHECK(held == kv_.num_live_blocks(),
+               "receipts of " << held << " blocks, live are " << kv_.num_live_blocks());
+}
+
+/// Of one that ran once: each of its queries counted by hand.
+void Simulation::check_costs(const scheduler::Sequence& sequence) const {
+  const kvcache::KvGeometry& geometry = kv_.geometry();
+  const scheduler::Usage usage = scheduler::usage_of(sequence, clock_.now());
+  std::uint64_t scores = 0;
+  for (std::uint32_t p = usage.cached_tokens; p < usage.cached_tokens + usage.computed_tokens;
+       ++p) {
+    for (const kvcache::KvLayerGroup& group : geometry.groups) {
+      const std::uint32_t seen =
+          group.window_tokens == 0 ? p + 1 : std::min(p + 1, group.window_tokens);
+      scores += std::uint64_t{seen} * group.num_layers;
+    }
+  }
+  KVASIR_CHECK(usage.attention_scores == scores,
+               usage.attention_scores << " scores, counted " << scores);
+  KVASIR_CHECK(usage.kv.shared_blocks <= usage.kv.peak_blocks);
+  KVASIR_CHECK(usage.kv.peak_blocks >= geometry.blocks_per_stripes());
+  KVASIR_CHECK(usage.kv.peak_blocks <= geometry.blocks_for(sequence.worst_case_tokens()),
+               "a peak of " << usage.kv.peak_blocks << " blocks is more than the worst case");
+}
+
+void Simulation::count_end(const scheduler::Sequence& sequence) {
+  held_by_ended_ += static_cast<std::int64_t>(sequence.kv.taken_blocks) -
+                    static_cast<std::int64_t>(sequence.kv.returned_blocks);
+  const auto found = live_.find(sequence.id);
   KVASIR_CHECK(found != live_.end());
   const std::uint64_t stay = tally_.steps - found->second.submitted_at_step;
   tally_.longest_stay_steps = std::max(tally_.longest_stay_steps, stay);
   live_.erase(found);
-  executor_.forget(id);
+  executor_.forget(sequence.id);
 }
 
 }  // namespace kvasir::sim

@@ -21,12 +21,43 @@ kvcache::BlockHash weak_hash(const kvcache::BlockHash& parent, std::span<const T
   return {0, kvcache::hash_block(parent, tokens).low % 16};
 }
 
+/// Layers without a window, and beside them none, one or five with one, or layers with windows
+/// alone.
+std::vector<kvcache::KvLayerGroup> make_groups(Random& random, std::uint32_t block_tokens) {
+  const kvcache::KvLayerGroup full{1, 1, 8, 0};
+  const std::uint32_t window =
+      pick<6>(random, {1, 2, block_tokens, block_tokens + 1, 3 * block_tokens, 40});
+  switch (random.between(0, 6)) {
+    case 0:
+      return {full, {5, 1, 8, window}};
+    case 1:
+      return {{1, 1, 8, window}, full};
+    case 2:
+      return {{1, 1, 8, window}};
+    case 3:
+      return {{1, 1, 8, window}, full, {2, 1, 8, window * 2}};
+    default:
+      return {full};
+  }
+}
+
+/// What fits the whole budget at most, as far as the lengths here go.
+std::uint32_t capacity_of(const kvcache::KvCacheOptions& cache) {
+  constexpr std::uint64_t kMost = 2000;
+  return static_cast<std::uint32_t>(
+      std::min(kvcache::longest_prompt_tokens(cache.geometry, cache.num_blocks, 1), kMost));
+}
+
 kvcache::KvCacheOptions make_cache(Random& random) {
   kvcache::KvCacheOptions cache;
-  cache.geometry.groups = {{.num_layers = 1, .num_kv_heads = 1, .head_dim = 8}};
   cache.geometry.block_tokens = pick<4>(random, {1, 4, 8, 16});
-  cache.num_blocks = pick<6>(random, {3, 6, 10, 20, 40, 150}) + random.between(0, 5);
+  cache.geometry.groups = make_groups(random, cache.geometry.block_tokens);
+  cache.geometry.largest_chunk = pick<5>(random, {1, 3, 16, 64, 512});
+  cache.num_blocks =
+      pick<6>(random, {3, 6, 10, 20, 40, 150}) * cache.geometry.blocks_per_stripes() +
+      random.between(0, 5);
   cache.prefix_cache_enabled = !random.chance(250);
+  cache.copies_partial_stripes = !random.chance(200);
   if (random.chance(150)) cache.hash = weak_hash;
   return cache;
 }
@@ -48,9 +79,9 @@ Scenario make_scenario(std::uint64_t seed) {
   Scenario scenario;
   scenario.cache = make_cache(random);
   scenario.limits = make_limits(random);
-  const std::uint32_t slots = scenario.cache.num_blocks * scenario.cache.geometry.block_tokens;
+  scenario.capacity_tokens = capacity_of(scenario.cache);
   scenario.max_live = pick<4>(random, {2, 6, 15, 40});
-  scenario.longest_prompt = std::min(random.between(1, 120), slots);
+  scenario.longest_prompt = std::min(random.between(1, 120), scenario.capacity_tokens);
   scenario.most_new_tokens = random.between(1, pick<2>(random, {30, 200}));
   scenario.num_priorities = pick<3>(random, {1, 1, 4});
   scenario.num_salts = pick<3>(random, {1, 2, 3});
@@ -120,10 +151,9 @@ void RequestMaker::remember(std::vector<TokenId> conversation) {
 /// Most requests fit the whole budget, if only just; a few can never fit.
 std::uint32_t RequestMaker::make_max_tokens(std::size_t prompt_tokens) {
   const std::uint32_t wanted = random_.between(1, scenario_.most_new_tokens);
-  const std::uint64_t slots =
-      std::uint64_t{scenario_.cache.num_blocks} * scenario_.cache.geometry.block_tokens;
-  if (random_.chance(30) || prompt_tokens > slots) return wanted;
-  return std::min(wanted, static_cast<std::uint32_t>(slots + 1 - prompt_tokens));
+  const std::uint64_t capacity = scenario_.capacity_tokens;
+  if (random_.chance(30) || prompt_tokens > capacity) return wanted;
+  return std::min(wanted, static_cast<std::uint32_t>(capacity + 1 - prompt_tokens));
 }
 
 std::vector<TokenId> RequestMaker::make_prompt() {
@@ -131,6 +161,9 @@ std::vector<TokenId> RequestMaker::make_prompt() {
   if (!conversations_.empty() && random_.chance(scenario_.follow_up_chance)) {
     const auto last = static_cast<std::uint32_t>(conversations_.size() - 1);
     prompt = conversations_[random_.between(0, last)];
+    if (random_.chance(300)) {  // an earlier turn is edited
+      prompt.resize(random_.between(1, static_cast<std::uint32_t>(prompt.size())));
+    }
   } else if (random_.chance(scenario_.shared_chance)) {
     prompt = openings_[random_.between(0, 2)];
     prompt.resize(random_.between(1, static_cast<std::uint32_t>(prompt.size())));

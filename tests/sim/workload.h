@@ -18,7 +18,8 @@ namespace kvasir::sim {
 struct Scenario {
   kvcache::KvCacheOptions cache;
   scheduler::StepLimits limits;
-  std::uint32_t max_live = 0;  // submitted and not finished
+  std::uint32_t max_live = 0;         // submitted and not finished
+  std::uint32_t capacity_tokens = 0;  // of one sequence alone in the whole budget
   std::uint32_t longest_prompt = 0;
   std::uint32_t most_new_tokens = 0;
   std::uint32_t num_priorities = 1;
