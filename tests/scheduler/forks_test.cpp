@@ -122,7 +122,7 @@ TEST_CASE("Forks: when nobody is left who has the prompt, the prefix cache has w
   loop.step();
   loop.step();
   REQUIRE(loop.finish(1) != nullptr);
-  CHECK(loop.step() == (prefix_cache ? "admit 2+8 | run 2@8x2+1*" : "admit 2+0 | run 2@0x10+3*"));
+  CHECK(loop.step() == (prefix_cache ? "admit 2+9 | run 2@9x1+1*" : "admit 2+0 | run 2@0x10+3*"));
 }
 
 TEST_CASE("Forks: one that was preempted forks again, and computes its own tokens again",
@@ -153,7 +153,7 @@ TEST_CASE("Forks: a group that shares nothing of its worst case still ends in th
   CHECK(ended_whole(loop, 5, 11));
 }
 
-TEST_CASE("Forks: the one that scores the prompt computes all of it, the others fork from it",
+TEST_CASE("Forks: the one that scores the prompt computes all of it, the others none of it",
           "[scheduler]") {
   Loop loop(60, {.max_step_tokens = 12});
   loop.submit(9, request(repeat(7, 10), 1));
@@ -165,7 +165,7 @@ TEST_CASE("Forks: the one that scores the prompt computes all of it, the others 
   wanted.prompt_logprobs.reset();
   loop.submit(2, wanted);
   CHECK(loop.step() == "admit 1+0 | run 1@0x10+3*0");
-  CHECK(loop.step() == "admit 2+9<1 | run 1@10x1* 2@9x1+1*");
+  CHECK(loop.step() == "admit 2+9 | run 1@10x1* 2@9x1+1*");
   loop.run_until_empty(10);
   CHECK(loop.finish(1)->sequence.cached_tokens == 0);
   CHECK(loop.finish(1)->sequence.tokens == loop.finish(2)->sequence.tokens);

@@ -23,6 +23,16 @@ inline kvcache::KvCacheOptions small_cache(std::uint32_t num_blocks) {
       {.num_layers = 1, .num_kv_heads = 1, .head_dim = 8, .window_tokens = 0}};
   options.geometry.block_tokens = 4;
   options.num_blocks = num_blocks;
+  options.copies_partial_stripes = true;
+  return options;
+}
+
+/// Five windowed layers and one without: 6 blocks for 4 tokens.
+inline kvcache::KvCacheOptions windowed_cache(std::uint32_t num_blocks, std::uint32_t window,
+                                              std::uint32_t largest_chunk) {
+  kvcache::KvCacheOptions options = small_cache(num_blocks);
+  options.geometry.groups = {{5, 1, 8, window}, {1, 1, 8, 0}};
+  options.geometry.largest_chunk = largest_chunk;
   return options;
 }
 
