@@ -96,7 +96,7 @@ std::vector<OptionRow> make_table() {
        .member = &O::kv_budget_bytes,
        .users = kServe | kGenerate,
        .unit = "bytes",
-       .help = "Memory for keys and values of all sequences together; at least one block.",
+       .help = "Memory for keys and values of all sequences together; at least what 32 tokens take.",
        .min = 1,
        .max = 1ULL << 44U},
       {.name = "kv-type",

@@ -3,9 +3,12 @@
 #include "core/check.h"
 #include "engine/batch_builder.h"
 #include "engine/mailbox.h"
+#include "engine/retry_after.h"
+#include "engine/truth_check.h"
 #include "kvcache/kv_cache_manager.h"
 #include "scheduler/absorb.h"
 #include "scheduler/apply.h"
+#include "scheduler/forecast.h"
 #include "scheduler/plan.h"
 #include "scheduler/scheduler_state.h"
 
@@ -28,7 +31,8 @@ struct Outgoing {
   Event event;
 };
 
-SequenceUsage usage_event(const scheduler::Sequence& sequence, TimePoint now) {
+SequenceUsage usage_event(const scheduler::Sequence& sequence, std::uint64_t bytes_per_block,
+                          TimePoint now) {
   const scheduler::Usage usage = scheduler::usage_of(sequence, now);
   return SequenceUsage{.prompt_tokens = usage.prompt_tokens,
                        .completion_tokens = usage.completion_tokens,
@@ -36,6 +40,11 @@ SequenceUsage usage_event(const scheduler::Sequence& sequence, TimePoint now) {
                        .computed_tokens = usage.computed_tokens,
                        .recomputed_tokens = usage.recomputed_tokens,
                        .preemptions = usage.preemptions,
+                       .peak_kv_bytes = usage.kv.peak_blocks * bytes_per_block,
+                       .shared_kv_bytes = usage.kv.shared_blocks * bytes_per_block,
+                       .taken_kv_bytes = usage.kv.taken_blocks * bytes_per_block,
+                       .returned_kv_bytes = usage.kv.returned_blocks * bytes_per_block,
+                       .attention_scores_all_layers = usage.attention_scores,
                        .queue_time = usage.queue_time,
                        .prefill_time = usage.prefill_time,
                        .decode_time = usage.decode_time};
@@ -52,7 +61,11 @@ struct Engine::Impl {
         kv(kvcache::KvCacheOptions{.geometry = engine_options.geometry,
                                    .num_blocks = engine_options.num_blocks,
                                    .model_hash = engine_options.model_hash,
-                                   .prefix_cache_enabled = engine_options.prefix_cache}) {
+                                   .prefix_cache_enabled = engine_options.prefix_cache,
+                                   .copies_partial_stripes = true}),
+        truth_check({.rate = engine_options.audit_rate,
+                     .max_step_tokens = engine_options.limits.max_step_tokens,
+                     .on_finding = engine_options.on_audit_finding}) {
     publish();
   }
 
@@ -101,28 +114,39 @@ struct Engine::Impl {
     cancel_slow(started);
     run_commands(mailbox.take(), started);
     if (ends_now(started)) cancel_all(CancelCause::kDrain, started);
+    if (mailbox.sealed()) truth_check.abandon(kv);
     publish();  // busy from here on: a step that never ends must show
+    if (state.empty()) return idle_step();
+    truth_check.interrupt(kv);
     const StepPlan plan = scheduler::plan(state, kv, options.limits, started);
-    if (plan.empty()) {
-      KVASIR_CHECK(state.empty(), "an empty plan with live sequences:\n"
-                                      << scheduler::to_text(state));
-      publish();
-      deliver();
-      return false;
-    }
+    KVASIR_CHECK(!plan.empty(), "an empty plan with live sequences:\n"
+                                    << scheduler::to_text(state));
     for (scheduler::Finish& finish : scheduler::apply(plan, state, kv, started)) {
       finish_sequence(std::move(finish), started);
     }
+    truth_check.sample(plan, state);
     if (!plan.chunks.empty()) run_batch(plan);
     const TimePoint ended = clock.now();
     totals.step_time_total += ended - started;
+    step_times.add(ended - started);
     publish();
     deliver();
     return true;
   }
 
+  /// Nothing runs or waits: one stripe of an audit, if there is one.
+  bool idle_step() {
+    const bool audits = truth_check.has_work();
+    if (audits) truth_check.step(kv, executor);
+    publish();
+    deliver();
+    return audits;
+  }
+
   bool wait_for_work() {
     if (!state.empty()) return true;
+    if (mailbox.sealed()) truth_check.abandon(kv);
+    if (truth_check.has_work()) return true;
     publish();
     return mailbox.wait();
   }
@@ -234,7 +258,7 @@ struct Engine::Impl {
                                           .stop_token = {},
                                           .cancel_cause = cancelled.cause,
                                           .error = {},
-                                          .usage = usage_event(*sequence, now),
+                                          .usage = usage_of(*sequence, now),
                                           .at = now});
   }
 
@@ -269,8 +293,12 @@ struct Engine::Impl {
                                                 .stop_token = finish.stop_token,
                                                 .cancel_cause = {},
                                                 .error = std::move(finish.error),
-                                                .usage = usage_event(finish.sequence, now),
+                                                .usage = usage_of(finish.sequence, now),
                                                 .at = now});
+  }
+
+  [[nodiscard]] SequenceUsage usage_of(const scheduler::Sequence& sequence, TimePoint now) const {
+    return usage_event(sequence, kv.geometry().bytes_per_block(), now);
   }
 
   void send_finish(SequenceId id, FinishEvent event) {
@@ -281,18 +309,35 @@ struct Engine::Impl {
     sinks.erase(sink);
   }
 
+  void publish_kv(EngineStatus& now) const {
+    const TruthCheck::Holding audit = truth_check.holding(kv);
+    now.total_blocks = kv.num_blocks();
+    now.free_blocks = kv.num_free_blocks() + audit.blocks;
+    now.live_blocks = kv.num_live_blocks() - audit.blocks;
+    now.cached_blocks = kv.num_cached_blocks() + audit.cached;
+    now.reserved_blocks = static_cast<std::uint32_t>(scheduler::reserved_blocks(state, kv));
+    now.bytes_per_block = kv.geometry().bytes_per_block();
+    const kvcache::KvTotals& blocks = kv.totals();
+    const kvcache::KvTotals& audited = truth_check.books();
+    now.taken_blocks_total = blocks.taken - audited.taken;
+    now.returned_blocks_total = blocks.returned - audited.returned;
+    now.window_returned_blocks_total = blocks.window_returned - audited.window_returned;
+    now.reclaimed_blocks_total = blocks.reclaimed;
+    const TruthCheckCounts& audits = truth_check.counts();
+    now.audited_prefixes_total = audits.prefixes;
+    now.audited_tokens_total = audits.tokens;
+    now.audit_mismatches_total = audits.mismatches;
+  }
+
   void publish() {
     EngineStatus now = totals;
     now.running_sequences = static_cast<std::uint32_t>(state.running.size());
     now.waiting_sequences = static_cast<std::uint32_t>(state.waiting.size());
-    now.total_blocks = kv.num_blocks();
-    now.free_blocks = kv.num_free_blocks();
-    now.live_blocks = kv.num_live_blocks();
-    now.cached_blocks = kv.num_cached_blocks();
-    now.bytes_per_block = kv.geometry().bytes_per_block();
+    publish_kv(now);
     now.draining = mailbox.sealed();
+    now.retry_after_seconds = retry_after_seconds(state, options.limits, step_times);
     now.last_progress = clock.now();
-    now.busy = !state.empty();
+    now.busy = !state.empty() || truth_check.has_work();
     now.steps_total = state.totals.steps;
     now.prompt_tokens_total = state.totals.prompt_tokens;
     now.generation_tokens_total = state.totals.generation_tokens;
@@ -319,6 +364,8 @@ struct Engine::Impl {
 
   kvcache::KvCacheManager kv;
   scheduler::SchedulerState state;
+  TruthCheck truth_check;
+  StepTimes step_times;
   std::unordered_map<SequenceId, std::shared_ptr<TokenSink>> sinks;
   std::vector<Outgoing<PromptLogprobs>> outgoing_prompts;  // of this step; delivered first
   std::vector<Outgoing<TokenEvent>> outgoing_tokens;       // then these, then the finishes

@@ -32,7 +32,8 @@ struct EngineOptions {
   /// Share of the prefix-cache hits, 0..1, that are recomputed and compared when there is nothing
   /// else to do.
   double audit_rate = 0.0;
-  /// Told on the engine thread of every mismatch, in words for the log; may be empty.
+  /// Told on the engine thread of every mismatch, and of an audit whose computation failed, in
+  /// words for the log; may be empty.
   std::function<void(const std::string&)> on_audit_finding;
 };
 
@@ -55,10 +56,13 @@ class Engine {
   void cancel(const Cancel& cancel);
   void drain(TimePoint deadline);
 
-  /// One step; engine thread only. False when there was nothing to do.
+  /// One step; engine thread only. False when there was nothing to do. When nothing runs or waits,
+  /// what the truth check has to do is done, a stripe each time: a request that comes meanwhile
+  /// waits for no more.
   bool step();
 
-  /// Waits until there is a command; returns at once when sequences are live. Engine thread only.
+  /// Waits until there is a command; returns at once when sequences are live or prefixes are to be
+  /// audited. Engine thread only.
   /// False when the engine is drained and empty or stopped: the loop ends.
   bool wait_for_work();
   /// Ends every live sequence with kCancelled/kDrain at the next step and makes wait_for_work

@@ -20,16 +20,18 @@ struct EngineStatus {
   std::uint32_t running_sequences = 0;
   std::uint32_t waiting_sequences = 0;
   std::uint32_t total_blocks = 0;
-  std::uint32_t free_blocks = 0;      // unused + reclaimable
-  std::uint32_t live_blocks = 0;      // referenced by a running sequence
-  std::uint32_t cached_blocks = 0;    // full, unreferenced, kept for a later prefix
+  std::uint32_t free_blocks = 0;    // unused + reclaimable; an audit's own count as free, since it
+                                    // gives them back as soon as anybody wants them
+  std::uint32_t live_blocks = 0;    // referenced by a running sequence
+  std::uint32_t cached_blocks = 0;  // of the free ones: kept for a later prefix
   std::uint32_t reserved_blocks = 0;  // of the free ones: kept for running sequences' worst case
   std::uint64_t bytes_per_block = 0;
   bool draining = false;
   /// Estimate of when a place in a full queue will be free, for Retry-After; at least 1.
   std::uint32_t retry_after_seconds = 1;
   TimePoint last_progress{};  // end of the last step, or the last time the loop was seen idle
-  bool busy = false;  // a step is running or sequences are live: last_progress must then move
+  bool busy = false;  // a step or an audit is running, or sequences are live: last_progress must
+                      // then move
   // since start
   std::uint64_t steps_total = 0;
   std::uint64_t prompt_tokens_total = 0;  // of admitted prompts, cached or not, once each
@@ -46,7 +48,7 @@ struct EngineStatus {
   std::uint64_t window_returned_blocks_total = 0;
   std::uint64_t reclaimed_blocks_total = 0;
   // truth check: see engine/truth_check.h
-  std::uint64_t audited_prefixes_total = 0;  // recomputed to their end and found equal or not
+  std::uint64_t audited_prefixes_total = 0;  // recomputed to their end, or to the first difference
   std::uint64_t audited_tokens_total = 0;
   std::uint64_t audit_mismatches_total = 0;
   std::uint64_t rejected_total = 0;

@@ -3,6 +3,7 @@
 #include "engine/engine.h"
 
 #include "engine/engine_thread.h"
+#include "engine/retry_after.h"
 #include "tests/support/catch.h"
 #include "tests/support/fake_engine_parts.h"
 
@@ -173,7 +174,7 @@ TEST_CASE("Engine: prompt logprobs are the same from a warm cache, of which they
   const auto plain = fixture.submit(make_request(prompt, 10)).second;
   fixture.run_until_idle();
   CHECK(plain->scores().empty());
-  CHECK(plain->finish()->usage.cached_tokens == 48);
+  CHECK(plain->finish()->usage.cached_tokens == 63);
 }
 
 TEST_CASE("Engine: a request for the prompt alone ends with its length and no token", "[engine]") {
@@ -200,7 +201,7 @@ TEST_CASE("Engine: a prefix of an earlier turn is found and changes no token", "
   fixture.run_until_idle();
   CHECK(cold->tokens() == warm->tokens());
   CHECK(cold->finish()->usage.cached_tokens == 0);
-  CHECK(warm->finish()->usage.cached_tokens == 48);  // whole blocks of 16, never the whole prompt
+  CHECK(warm->finish()->usage.cached_tokens == 63);  // whole blocks of 16, never the whole prompt
 }
 
 TEST_CASE("Engine: a stop token ends a sequence and is counted", "[engine]") {
@@ -331,6 +332,43 @@ TEST_CASE("Engine: an event's time is the end of its pass, and steps are counted
     const std::uint64_t expected = bound == 1 ? 2 : bound == 10 || bound == 50 ? 1 : 0;
     CHECK(status.steps_by_tokens.at(i) == expected);
   }
+}
+
+TEST_CASE("Engine: how long a full queue stays full is told from what runs and how long steps take",
+          "[engine]") {
+  EngineOptions options = small_engine(64);
+  options.max_waiting_sequences = 1;
+  Fixture fixture(options);
+  std::chrono::milliseconds step_time{0};
+  fixture.executor.before_step = [&](const runtime::Batch&) { fixture.clock.advance(step_time); };
+  const auto seconds = [&] { return fixture.engine.status().retry_after_seconds; };
+  CHECK(seconds() == 1);
+  // As many tokens as may be: nobody has to guess how many.
+  const auto request = [](std::uint32_t seed, std::uint32_t num_tokens) {
+    Request whole = make_request(make_prompt(seed, 4), num_tokens);
+    whole.stop.min_tokens = num_tokens;
+    return whole;
+  };
+  (void)fixture.submit(request(1, 200));
+  fixture.engine.step();
+  CHECK(seconds() == 1);  // steps have taken no time yet
+
+  // With the first step all of its prompt and a token; then a token each.
+  step_time = std::chrono::milliseconds(500);
+  const auto [soonest, sink] = fixture.submit(request(2, 21));
+  fixture.engine.step();
+  CHECK(seconds() == 10);  // 20 tokens of half a second
+  for (int i = 0; i < 3; ++i) fixture.engine.step();
+  CHECK(seconds() == 9);  // 17 of them, rounded up
+  fixture.engine.cancel({.id = soonest, .cause = CancelCause::kClientGone, .counted_tokens = {}});
+  fixture.engine.step();
+  CHECK(seconds() == kMaxRetryAfterSeconds);  // the other has 194 to go
+  // The mean follows what steps take now.
+  step_time = std::chrono::milliseconds(10);
+  for (int i = 0; i < 60; ++i) fixture.engine.step();
+  CHECK(seconds() == 2);  // 134 of about 10 ms
+  fixture.run_until_idle();
+  CHECK(seconds() == 1);
 }
 
 TEST_CASE("Engine: a list of submissions past the bound is refused whole", "[engine]") {
