@@ -216,8 +216,8 @@ void log_kv_room(const EngineStack& stack, const config::ServeOptions& options) 
                  counted(stack.num_blocks / geometry.blocks_for(stack.context_tokens), "sequence"),
                  stack.context_tokens, geometry.blocks_for(stack.context_tokens));
   }
-  spdlog::info("KV room: admission {}; {} of the prefix-cache hits are audited", options.admission,
-               options.kv_audit_rate);
+  spdlog::info("KV room: admission {}; share of the prefix-cache hits that is audited: {}",
+               options.admission, options.kv_audit_rate);
 }
 
 }  // namespace
