@@ -87,7 +87,7 @@ void bench_shape(const KernelTable& table, const Shape& shape) {
   double seen = 0.0;
   for (std::uint32_t r = 0; r < shape.num_rows; ++r) {
     const std::uint32_t back = (shape.num_rows - 1 - r) / kGroupHeads;
-    rows.push_back({q.data(), shape.num_positions - 1 - back,
+    rows.push_back({q.data(), 0, shape.num_positions - 1 - back,
                     out.data() + std::size_t{r} * shape.head_dim, nullptr});
     seen += rows.back().position + 1.0;
   }

@@ -115,7 +115,7 @@ class Scene {
           }
           const std::size_t at =
               (first_token_[c] + i) * stride() + std::size_t{h} * shape_.head_dim;
-          const AttentionRow row{&query_[at], chunk.first_position + i, &out[at], nullptr};
+          const AttentionRow row{&query_[at], 0, chunk.first_position + i, &out[at], nullptr};
           AttentionTask task;
           task.element = static_cast<KvElement>(shape_.type);
           task.block_tokens = shape_.block_tokens;
