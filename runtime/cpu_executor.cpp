@@ -56,6 +56,7 @@ struct CpuExecutor::Impl {
 
   void check(const Batch& batch) const;
   void check_chunk(const BatchChunk& chunk) const;
+  void check_table(const BatchChunk& chunk, std::uint32_t group) const;
   void collect_rows(const Batch& batch, StepResult& result);
   void collect_rows_of(const BatchChunk& chunk, std::uint32_t chunk_index,
                        std::uint32_t first_token, StepResult& result);
@@ -81,11 +82,9 @@ CpuExecutor::CpuExecutor(const CpuExecutorOptions& options, const ModelConfig& c
                          const ModelWeights& weights, kvcache::KvStorage& storage)
     : impl_(std::make_unique<Impl>(options, config, weights, storage)) {
   const kvcache::KvGeometry& geometry = storage.geometry();
-  KVASIR_CHECK(geometry.groups.size() == 1);
-  KVASIR_CHECK(geometry.groups[0].num_layers == config.num_layers);
-  KVASIR_CHECK(geometry.groups[0].num_kv_heads == config.num_kv_heads);
-  KVASIR_CHECK(geometry.groups[0].head_dim == config.head_dim);
-  KVASIR_CHECK(geometry.groups[0].window_tokens == 0);
+  const kvcache::KvGeometry expected = config.kv_geometry(geometry.type, geometry.block_tokens);
+  KVASIR_CHECK(geometry.groups == expected.groups);
+  KVASIR_CHECK(geometry.group_of_layer == expected.group_of_layer);
 }
 
 CpuExecutor::~CpuExecutor() = default;
@@ -159,14 +158,29 @@ void CpuExecutor::Impl::check_chunk(const BatchChunk& chunk) const {
   KVASIR_CHECK(end <= context, end << " positions, at most " << context);
   KVASIR_CHECK(chunk.first_logits_row <= chunk.num_tokens);
   KVASIR_CHECK(chunk.num_prompt_tokens <= chunk.tokens.size());
-  const std::uint64_t blocks = storage.geometry().blocks_for(end);
-  KVASIR_CHECK(blocks <= chunk.block_tables[0].size(),
-               blocks << " blocks needed, " << chunk.block_tables[0].size() << " in the table");
-  for (const BlockId block : chunk.block_tables[0].first(blocks)) {
-    KVASIR_CHECK(value_of(block) < storage.num_blocks(), "block " << value_of(block));
+  for (std::uint32_t group = 0; group < storage.geometry().groups.size(); ++group) {
+    check_table(chunk, group);
   }
   for (const TokenId token : chunk.tokens.subspan(chunk.first_position, chunk.num_tokens)) {
     KVASIR_CHECK(token < config.vocab_size, "token " << token);
+  }
+}
+
+/// Blocks behind the window may be gone; a block that is there is one of the arena's.
+void CpuExecutor::Impl::check_table(const BatchChunk& chunk, std::uint32_t group) const {
+  const kvcache::KvGeometry& geometry = storage.geometry();
+  const std::span<const BlockId> table = chunk.block_tables[group];
+  const std::uint64_t end = std::uint64_t{chunk.first_position} + chunk.num_tokens;
+  const std::uint64_t per_stripe = geometry.blocks_per_stripe(group);
+  const std::uint64_t blocks = geometry.stripes_for(end) * per_stripe;
+  const std::uint64_t first_seen =
+      geometry.first_visible_stripe(group, chunk.first_position) * per_stripe;
+  KVASIR_CHECK(blocks <= table.size(),
+               blocks << " blocks needed, " << table.size() << " in the table of group " << group);
+  for (std::uint64_t i = 0; i < blocks; ++i) {
+    if (i < first_seen && table[i] == kNoBlock) continue;
+    KVASIR_CHECK(value_of(table[i]) < storage.num_blocks(),
+                 "block " << value_of(table[i]) << " in place " << i << " of group " << group);
   }
 }
 

@@ -25,7 +25,8 @@ struct CpuExecutorOptions {
 
 class CpuExecutor final : public Executor {
  public:
-  /// `config`, `weights` and `storage` must outlive the executor.
+  /// `config`, `weights` and `storage` must outlive the executor; the storage has the model's layer
+  /// groups (ModelConfig::kv_geometry).
   CpuExecutor(const CpuExecutorOptions& options, const ModelConfig& config,
               const ModelWeights& weights, kvcache::KvStorage& storage);
   ~CpuExecutor() override;

@@ -184,7 +184,7 @@ all_tier() {
   if step "build with ASan and UBSan" build_preset dev kvasir kvasir_tests; then
     # Instrumented kernels take half a minute for what takes a second: there the tiny models stand for SmolLM2, which
     # the end-to-end tests below run with kernels that are not instrumented.
-    run_programs build/dev asan '~[smollm2]'
+    run_programs build/dev asan '~[smollm2]~[gemma]'
     KVASIR_BIN=$ROOT/build/dev/bin/kvasir step "command line with ASan and UBSan" run_pytest cli-asan tests/cli
     KVASIR_BIN=$ROOT/build/dev/bin/kvasir step "end to end with ASan and UBSan" run_pytest e2e-asan tests/e2e
   else

@@ -80,6 +80,9 @@ struct KernelTable {
                       std::uint32_t dims) = nullptr;
   /// out[i] = gate[i] / (1 + exp(-gate[i])) * up[i]; out may alias either.
   void (*silu_multiply)(const float* gate, const float* up, float* out, std::size_t n) = nullptr;
+  /// The same with GELU by its tanh approximation: gate[i] / (1 + exp(-2u)) * up[i] with
+  /// u = sqrt(2 / pi) * (gate[i] + 0.044715 * gate[i]^3), in multiplications and additions.
+  void (*gelu_multiply)(const float* gate, const float* up, float* out, std::size_t n) = nullptr;
   /// acc[i] += x[i].
   void (*add)(float* acc, const float* x, std::size_t n) = nullptr;
   /// Stores one token's K and V of one KV head into slot `slot` of its tiles, rounded to nearest

@@ -54,6 +54,10 @@ struct QuantKernels {
   void (*silu_multiply_quantize)(const float* gate, const float* up, std::size_t stride,
                                  std::uint32_t num_x, std::byte* rows, std::size_t rows_stride,
                                  std::uint32_t k, std::uint32_t block) = nullptr;
+  /// The same with gelu_multiply.
+  void (*gelu_multiply_quantize)(const float* gate, const float* up, std::size_t stride,
+                                 std::uint32_t num_x, std::byte* rows, std::size_t rows_stride,
+                                 std::uint32_t k, std::uint32_t block) = nullptr;
   std::size_t (*scratch_bytes)(std::uint32_t k) = nullptr;
   void (*matmul)(const QuantMatmulTask& task) = nullptr;
 };

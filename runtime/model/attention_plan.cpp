@@ -115,14 +115,17 @@ void AttentionPlan::add_row_blocks(const Batch& batch, std::span<const std::uint
     KVASIR_CHECK(first_query[c] <= chunk.num_tokens);
     const std::uint32_t num_queries = chunk.num_tokens - first_query[c];
     if (num_queries == 0) continue;
-    // Two of them must fit a task.
-    if (std::uint64_t{num_queries} * heads <= kMaxAttentionRows / 2) {
+    // Two of them must fit a task. Where a window has moved on there is little to share, and
+    // sequences see different parts of it.
+    const std::uint32_t last_position = chunk.first_position + chunk.num_tokens - 1;
+    if (std::uint64_t{num_queries} * heads <= kMaxAttentionRows / 2 &&
+        first_visible(last_position) == 0) {
       SmallChunk small;
       small.chunk = c;
       small.num_rows = num_queries * heads;
       small.whole_ranges = (chunk.first_position + first_query[c] + 1) / kAttentionRange;
-      small.blocks = chunk.block_tables[0].first(std::size_t{small.whole_ranges} *
-                                                 (kAttentionRange / limits_.block_tokens));
+      small.blocks =
+          chunk.block_tables[limits_.group].first(small.whole_ranges * table_entries_of_range());
       small.first_row_block = row_blocks_.size();
       if (small.whole_ranges > 0) small_chunks_.push_back(small);
     }
@@ -135,8 +138,14 @@ void AttentionPlan::add_row_blocks(const Batch& batch, std::span<const std::uint
                  static_cast<std::uint32_t>(std::uint64_t{num_queries} * i / num_blocks);
         };
         const std::uint32_t begin = cut(b), end = cut(b + 1);
-        const std::uint32_t num_ranges = div_ceil(chunk.first_position + end, kAttentionRange);
-        row_blocks_.push_back({c, group, begin, end - begin, num_ranges});
+        RowBlock block;
+        block.chunk = c;
+        block.head_group = group;
+        block.first_query = begin;
+        block.num_queries = end - begin;
+        block.first_range = first_visible(chunk.first_position + begin) / kAttentionRange;
+        block.end_range = div_ceil(chunk.first_position + end, kAttentionRange);
+        row_blocks_.push_back(block);
       }
     }
   }
@@ -173,7 +182,7 @@ bool AttentionPlan::sharing_wins(std::size_t begin, std::size_t end,
     const RowBlock& block = row_blocks_[small_chunks_[i].first_row_block];
     num_rows += small_chunks_[i].num_rows;
     if (block.first_partial != RowBlock::kNoPartials) continue;
-    partials += std::uint64_t{small_chunks_[i].num_rows} * block.num_ranges;
+    partials += std::uint64_t{small_chunks_[i].num_rows} * block.num_ranges();
   }
   if (num_partials_ + partials * head_groups_.size() > limits_.max_partials) return false;
   const std::uint64_t num_tasks = (num_rows + kMaxAttentionRows - 1) / kMaxAttentionRows;
@@ -211,15 +220,17 @@ void AttentionPlan::add_shared_work(std::size_t begin, std::size_t end, std::uin
 void AttentionPlan::add_own_work(const Batch& batch) {
   for (std::size_t b = 0; b < row_blocks_.size(); ++b) {
     const RowBlock& block = row_blocks_[b];
-    if (shared_ranges_[b] == block.num_ranges) continue;
-    const std::uint32_t end_position =
-        batch.chunks[block.chunk].first_position + block.first_query + block.num_queries;
+    if (shared_ranges_[b] == block.end_range) continue;
+    const std::uint32_t first_position =
+        batch.chunks[block.chunk].first_position + block.first_query;
     AttentionWork work;
     work.first_member = static_cast<std::uint32_t>(members_.size());
     work.num_members = 1;
-    work.first_range = shared_ranges_[b];
-    work.end_range = block.num_ranges;
-    work.num_positions = end_position - work.first_range * kAttentionRange;
+    work.first_range = std::max(block.first_range, shared_ranges_[b]);
+    work.end_range = block.end_range;
+    work.num_positions =
+        first_position + block.num_queries -
+        std::max(work.first_range * kAttentionRange, first_visible(first_position));
     work.num_rows = block.num_queries * head_group(block).num_heads;
     members_.push_back(b);
     works_.push_back(work);
@@ -275,11 +286,15 @@ std::uint32_t AttentionPlan::common_ranges(const SmallChunk& a, const SmallChunk
   const auto end = a.blocks.begin() + static_cast<std::ptrdiff_t>(size);
   const auto differing = std::mismatch(a.blocks.begin(), end, b.blocks.begin()).first;
   const auto common = static_cast<std::uint32_t>(differing - a.blocks.begin());
-  return common / (kAttentionRange / limits_.block_tokens);
+  return common / static_cast<std::uint32_t>(table_entries_of_range());
+}
+
+std::size_t AttentionPlan::table_entries_of_range() const {
+  return std::size_t{limits_.blocks_per_stripe} * (kAttentionRange / limits_.block_tokens);
 }
 
 std::uint64_t AttentionPlan::partials_of(const RowBlock& block) const {
-  return std::uint64_t{block.num_queries} * head_group(block).num_heads * block.num_ranges;
+  return std::uint64_t{block.num_queries} * head_group(block).num_heads * block.num_ranges();
 }
 
 /// False if there is no room for them.

@@ -7,6 +7,9 @@
 // sequences have the same blocks: a prefix that sequences share is read once for all of them.
 // Workers have contiguous shares of the items. Where a share ends inside of an item, and after a
 // shared prefix, rows are put together from partial results of their ranges.
+//
+// Layers that see a window have a plan of their own, one for each layer group: it has the ranges
+// that the window reaches only.
 #pragma once
 
 #include "runtime/batch.h"
@@ -26,6 +29,11 @@ struct AttentionPlanLimits {
   std::uint32_t num_kv_heads = 0;  // divides num_heads
   std::uint32_t block_tokens = 0;  // divides kAttentionRange
   std::uint64_t max_partials = 0;  // results of one range of one row, at most
+  /// The layer group whose block tables are read, its blocks of block_tokens tokens, and how many
+  /// positions its layers see (0: all).
+  std::uint32_t group = 0;
+  std::uint32_t blocks_per_stripe = 1;
+  std::uint32_t window_tokens = 0;
 };
 
 /// Query heads that one task computes with their KV head: all of its group, unless those are more
@@ -43,10 +51,14 @@ struct RowBlock {
   std::uint32_t head_group = 0;
   std::uint32_t first_query = 0;  // index within the chunk
   std::uint32_t num_queries = 0;
-  std::uint32_t num_ranges = 0;  // of the last query
-  /// Where its partial results begin, counted in them: row (query i, head h) has num_ranges of them
-  /// from first_partial + (i * heads of the group + h) * num_ranges on.
+  /// From the first that the first query sees to the last that the last one does.
+  std::uint32_t first_range = 0;
+  std::uint32_t end_range = 0;
+  /// Where its partial results begin, counted in them: row (query i, head h) has num_ranges() of
+  /// them from first_partial + (i * heads of the group + h) * num_ranges() on.
   std::uint64_t first_partial = kNoPartials;
+
+  [[nodiscard]] std::uint32_t num_ranges() const { return end_range - first_range; }
 };
 
 /// Row blocks that are computed together over ranges [first_range, end_range).
@@ -84,6 +96,11 @@ class AttentionPlan {
     return head_groups_[block.head_group];
   }
   [[nodiscard]] std::uint64_t num_partials() const { return num_partials_; }
+  /// The first position that a query at `position` sees.
+  [[nodiscard]] std::uint32_t first_visible(std::uint32_t position) const {
+    const std::uint32_t window = limits_.window_tokens;
+    return window == 0 || position < window ? 0 : position + 1 - window;
+  }
 
  private:
   /// Where a share begins: before `range` of an item.
@@ -112,6 +129,7 @@ class AttentionPlan {
   void cut_shares();
   [[nodiscard]] Cut cut_at(std::size_t work, std::uint64_t before, std::uint64_t target);
   [[nodiscard]] std::uint32_t common_ranges(const SmallChunk& a, const SmallChunk& b) const;
+  [[nodiscard]] std::size_t table_entries_of_range() const;
   [[nodiscard]] std::uint64_t partials_of(const RowBlock& block) const;
   [[nodiscard]] bool give_partials(RowBlock& block);
 
@@ -145,7 +163,7 @@ void AttentionPlan::for_each_merge(std::uint32_t worker, const Op& op) const {
     const std::uint32_t num_rows = block.num_queries * head_group(block).num_heads;
     for (std::uint32_t row = 0; row < num_rows; ++row) {
       // A row is merged by the worker in whose share of the partials it begins.
-      const std::uint64_t first = block.first_partial + std::uint64_t{row} * block.num_ranges;
+      const std::uint64_t first = block.first_partial + std::uint64_t{row} * block.num_ranges();
       if (first * limits_.num_threads / num_partials_ == worker) op(block, row);
     }
   }

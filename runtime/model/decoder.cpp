@@ -31,6 +31,13 @@ AttentionLimits attention_limits(const DecoderLimits& limits, const ModelConfig&
 
 bool reads_int8(const WeightMatrix& matrix) { return matrix.layout == WeightLayout::kPanels; }
 
+std::size_t rope_dims(const ModelConfig& config) {
+  std::size_t dims = 0;
+  for (const LayerKind& kind : config.layer_kinds)
+    dims = std::max<std::size_t>(dims, kind.rope.dims);
+  return dims;
+}
+
 const float* bias_or_null(const std::vector<float>& bias) {
   return bias.empty() ? nullptr : bias.data();
 }
@@ -42,7 +49,7 @@ Decoder::Strides::Strides(const ModelConfig& config, const ModelWeights& weights
     : width(padded_floats(config.width)),
       query(padded_floats(query_width(config))),
       kv(padded_floats(kv_width(config))),
-      rope(padded_floats(config.rope.dims)),
+      rope(padded_floats(rope_dims(config))),
       vocab(padded_floats(config.vocab_size)),
       ffn_rows(0),
       quantized(std::max(kernels.quant->quantized_row_bytes(config.width),
@@ -69,9 +76,10 @@ Decoder::Decoder(const DecoderLimits& limits, const ModelConfig& config,
       kernels_(kernels),
       storage_(storage),
       team_(team),
+      tables_(storage.geometry()),
       attention_(attention_limits(limits, config), config, kernels, storage),
       strides_(config, weights, kernels),
-      memory_(memory_bytes(limits, strides_)) {
+      memory_(memory_bytes(limits, config, strides_)) {
   KVASIR_CHECK(team.num_threads() == limits.num_threads);
   KVASIR_CHECK(config.num_heads % config.num_kv_heads == 0);
   const std::size_t tokens = limits.max_step_tokens;
@@ -84,7 +92,7 @@ Decoder::Decoder(const DecoderLimits& limits, const ModelConfig& config,
   }
   for (std::span<float>* rows : {&key_, &value_}) *rows = memory_.take<float>(tokens * strides_.kv);
   for (std::span<float>* rows : {&cosines_, &sines_}) {
-    *rows = memory_.take<float>(tokens * strides_.rope);
+    *rows = memory_.take<float>(config.layer_kinds.size() * tokens * strides_.rope);
   }
   quantized_ = memory_.take<std::byte>(tokens * strides_.quantized);
   gated_ = memory_.take<float>(tokens * strides_.ffn_rows);
@@ -98,11 +106,12 @@ Decoder::Decoder(const DecoderLimits& limits, const ModelConfig& config,
     workspace.up = memory_.take<float>(tokens * kPanelRows);
   }
   logits_ = memory_.take<float>(limits.max_logits_rows * strides_.vocab);
-  KVASIR_CHECK(memory_.used_bytes() == memory_bytes(limits, strides_));
+  KVASIR_CHECK(memory_.used_bytes() == memory_bytes(limits, config, strides_));
 }
 
 /// The sum of what the constructor takes.
-std::uint64_t Decoder::memory_bytes(const DecoderLimits& limits, const Strides& strides) {
+std::uint64_t Decoder::memory_bytes(const DecoderLimits& limits, const ModelConfig& config,
+                                    const Strides& strides) {
   const std::uint64_t tokens = limits.max_step_tokens;
   const auto floats = [](std::uint64_t count) { return StepMemory::bytes_of<float>(count); };
   const auto bytes = [](std::uint64_t count) { return StepMemory::bytes_of<std::byte>(count); };
@@ -110,7 +119,8 @@ std::uint64_t Decoder::memory_bytes(const DecoderLimits& limits, const Strides& 
       bytes(strides.scratch_bytes) + floats(kOwnRows * strides.width) +
       bytes(kOwnRows * strides.quantized) + 2 * floats(tokens * kPanelRows);
   return 2 * (floats(tokens * strides.width) + floats(tokens * strides.query) +
-              floats(tokens * strides.kv) + floats(tokens * strides.rope)) +
+              floats(tokens * strides.kv) +
+              floats(config.layer_kinds.size() * tokens * strides.rope)) +
          bytes(tokens * strides.quantized) + floats(tokens * strides.ffn_rows) +
          bytes(tokens * strides.ffn_quantized) + limits.num_threads * worker_bytes +
          floats(limits.max_logits_rows * strides.vocab);
@@ -118,7 +128,8 @@ std::uint64_t Decoder::memory_bytes(const DecoderLimits& limits, const Strides& 
 
 std::uint64_t Decoder::buffer_bytes(const DecoderLimits& limits, const ModelConfig& config,
                                     const ModelWeights& weights, const KernelTable& kernels) {
-  return memory_bytes(limits, Strides(config, weights, kernels)) +
+  return memory_bytes(limits, config, Strides(config, weights, kernels)) +
+         LayerTables::bytes(config.num_layers) +
          limits.max_step_tokens * (sizeof(StepToken) + sizeof(std::uint32_t)) +
          limits.max_chunks * 3 * sizeof(std::uint32_t) +
          AttentionStep::buffer_bytes(attention_limits(limits, config), config, kernels);
@@ -180,26 +191,35 @@ void Decoder::sync_rows(const WorkShare& share) {
   if (share.parts > 1) team_.sync();
 }
 
-/// Residual stream and rotation angles of every token. Angles are taken in double, so that they are
-/// as good at position 100 000 as at 1.
+/// Residual stream and rotation angles of every token.
 void Decoder::embed(const WorkShare& share) {
-  const RopeConfig& rope = config_.rope;
+  const float scale = config_.embedding_scale();
   for_own_rows(share, [&](std::size_t t) {
     const StepToken& token = layout_.tokens[t];
     float* x = &x_[t * strides_.width];
     load_embedding(token.token, x, share.worker);
-    const bool adjacent = rope.pairs == RopePairs::kAdjacent;
-    for (std::size_t i = 0; i < rope.dims / 2; ++i) {
-      const double angle = token.position * rope.inverse_frequency[i];
-      const std::size_t first = t * strides_.rope + (adjacent ? 2 * i : i);
-      const std::size_t second = first + (adjacent ? 1 : rope.dims / 2);
-      cosines_[first] = cosines_[second] = static_cast<float>(std::cos(angle) * rope.magnitude);
-      sines_[second] = static_cast<float>(std::sin(angle) * rope.magnitude);
-      sines_[first] = -sines_[second];
+    if (scale != 1.0F) std::for_each_n(x, config_.width, [&](float& value) { value *= scale; });
+    for (std::size_t kind = 0; kind < config_.layer_kinds.size(); ++kind) {
+      const std::size_t row = angles_row(kind, t);
+      make_angles(token.position, config_.layer_kinds[kind].rope, &cosines_[row], &sines_[row]);
     }
   });
   sync_rows(share);
   if (tap_ && share.worker == 0) tap_tokens("embedding", x_, strides_.width);
+}
+
+/// Angles are taken in double, so that they are as good at position 100 000 as at 1.
+void Decoder::make_angles(std::uint32_t position, const RopeConfig& rope, float* cosines,
+                          float* sines) {
+  const bool adjacent = rope.pairs == RopePairs::kAdjacent;
+  for (std::size_t i = 0; i < rope.dims / 2; ++i) {
+    const double angle = position * rope.inverse_frequency[i];
+    const std::size_t first = adjacent ? 2 * i : i;
+    const std::size_t second = first + (adjacent ? 1 : rope.dims / 2);
+    cosines[first] = cosines[second] = static_cast<float>(std::cos(angle) * rope.magnitude);
+    sines[second] = static_cast<float>(std::sin(angle) * rope.magnitude);
+    sines[first] = -sines[second];
+  }
 }
 
 void Decoder::load_embedding(TokenId token, float* x, std::uint32_t worker) {
@@ -247,9 +267,8 @@ bool Decoder::attention_block(std::uint32_t layer, WorkShare& share) {
 
   const LinearInput attended = attended_rows(w.attention_output, share);
   if (tap_ && layer == 0 && share.worker == 0) tap_projection(attended, w);
-  const Product projection = residual_product(w.attention_output, &w.attention_output_bias);
-  multiply_share({&projection, 1}, attended, first_unit(w.ffn_gate, share), share);
-  sync_rows(share);
+  add_to_stream({w.attention_output, bias_or_null(w.attention_output_bias), w.post_attention_norm},
+                attended, first_unit(w.ffn_gate, share), share);
   return true;
 }
 
@@ -264,9 +283,8 @@ void Decoder::ffn_block(std::uint32_t layer, const WorkShare& share) {
                     .quantized_stride = strides_.ffn_quantized,
                     .num_rows = share.num_rows()};
   skip_rows(gated, share.rows.begin);
-  const Product down = residual_product(w.ffn_down, nullptr);
-  multiply_share({&down, 1}, gated, first_unit_after(layer, share), share);
-  sync_rows(share);
+  add_to_stream({w.ffn_down, nullptr, w.post_ffn_norm}, gated, first_unit_after(layer, share),
+                share);
 }
 
 /// Gate and up of 32 inner columns at a time, so that their products stay in this core's cache and
@@ -291,53 +309,70 @@ void Decoder::ffn_strips(const LayerWeights& w, const LinearInput& x, const Work
 void Decoder::finish_strip(const LayerWeights& w, std::size_t strip, const WorkShare& share) {
   const Workspace& workspace = workspaces_[share.worker];
   if (reads_int8(w.ffn_down)) {
-    kernels_.quant->silu_multiply_quantize(
-        workspace.gate.data(), workspace.up.data(), kPanelRows, share.num_rows(),
-        &gated_quantized_[share.rows.begin * strides_.ffn_quantized], strides_.ffn_quantized,
-        config_.ffn_width, static_cast<std::uint32_t>(strip));
+    const auto multiply_quantize = family_traits(config_.family).activation == Activation::kSilu
+                                       ? kernels_.quant->silu_multiply_quantize
+                                       : kernels_.quant->gelu_multiply_quantize;
+    multiply_quantize(workspace.gate.data(), workspace.up.data(), kPanelRows, share.num_rows(),
+                      &gated_quantized_[share.rows.begin * strides_.ffn_quantized],
+                      strides_.ffn_quantized, config_.ffn_width, static_cast<std::uint32_t>(strip));
     return;
   }
   const std::size_t column = strip * kPanelRows;
   const std::size_t columns = std::min<std::size_t>(kPanelRows, config_.ffn_width - column);
+  const auto gate_multiply = family_traits(config_.family).activation == Activation::kSilu
+                                 ? kernels_.silu_multiply
+                                 : kernels_.gelu_multiply;
   for (std::size_t row = 0; row < share.num_rows(); ++row) {
-    kernels_.silu_multiply(&workspace.gate[row * kPanelRows], &workspace.up[row * kPanelRows],
-                           &gated_[(share.rows.begin + row) * strides_.ffn_rows + column], columns);
+    gate_multiply(&workspace.gate[row * kPanelRows], &workspace.up[row * kPanelRows],
+                  &gated_[(share.rows.begin + row) * strides_.ffn_rows + column], columns);
   }
 }
 
 void Decoder::rotate_and_store(std::uint32_t layer, const WorkShare& share) {
-  const auto rotate =
-      config_.rope.pairs == RopePairs::kAdjacent ? kernels_.rope_adjacent : kernels_.rope_halves;
+  const LayerWeights& w = weights_.layers[layer];
   const std::uint32_t block_tokens = storage_.geometry().block_tokens;
+  const std::uint32_t layer_in_block = tables_.layer_in_block(layer);
   const KvElement element = kv_element(storage_.geometry().type);
   for_own_rows(share, [&](std::size_t t) {
     const StepToken& token = layout_.tokens[t];
-    const float* cosines = &cosines_[t * strides_.rope];
-    const float* sines = &sines_[t * strides_.rope];
-    for (std::size_t head = 0; head < config_.num_heads; ++head) {
-      rotate(&query_[t * strides_.query + head * config_.head_dim], cosines, sines,
-             config_.rope.dims);
-    }
+    rotate_heads(layer, t, &query_[t * strides_.query], config_.num_heads, w.query_norm);
+    rotate_heads(layer, t, &key_[t * strides_.kv], config_.num_kv_heads, w.key_norm);
     const BlockId block =
-        batch_->chunks[token.chunk].block_tables[0][token.position / block_tokens];
+        tables_.block(layer, batch_->chunks[token.chunk], token.position / block_tokens);
     for (std::uint32_t head = 0; head < config_.num_kv_heads; ++head) {
-      float* key = &key_[t * strides_.kv + std::size_t{head} * config_.head_dim];
-      const float* value = &value_[t * strides_.kv + std::size_t{head} * config_.head_dim];
-      rotate(key, cosines, sines, config_.rope.dims);
-      kernels_.store_kv(element, key, value, storage_.k_tile(layer, block, head),
-                        storage_.v_tile(layer, block, head), config_.head_dim, block_tokens,
-                        token.position % block_tokens);
+      const std::size_t at = t * strides_.kv + std::size_t{head} * config_.head_dim;
+      kernels_.store_kv(element, &key_[at], &value_[at],
+                        storage_.k_tile(layer_in_block, block, head),
+                        storage_.v_tile(layer_in_block, block, head), config_.head_dim,
+                        block_tokens, token.position % block_tokens);
     }
   });
 }
 
+/// Norms each head of a token, where the family does, and rotates it.
+void Decoder::rotate_heads(std::uint32_t layer, std::size_t token, float* heads,
+                           std::uint32_t num_heads, const std::vector<float>& norm) const {
+  const std::size_t kind = config_.kind_index(layer);
+  const RopeConfig& rope = config_.layer_kinds[kind].rope;
+  const auto rotate =
+      rope.pairs == RopePairs::kAdjacent ? kernels_.rope_adjacent : kernels_.rope_halves;
+  const std::size_t angles = angles_row(kind, token);
+  for (std::size_t i = 0; i < num_heads; ++i) {
+    float* head = heads + i * config_.head_dim;
+    if (!norm.empty()) {
+      kernels_.rms_norm(head, norm.data(), head, config_.head_dim, config_.rms_epsilon);
+    }
+    rotate(head, &cosines_[angles], &sines_[angles], rope.dims);
+  }
+}
+
 void Decoder::attend(std::uint32_t layer, std::uint32_t worker) {
   // Asked before the sync: after it, worker 0 may already plan anew.
-  const bool needs_merge = attention_.needs_merge();
+  const bool needs_merge = attention_.needs_merge(layer);
   attention_.attend(layer, query_.data(), strides_.query, attended_.data(), strides_.query, worker);
   team_.sync();
   if (!needs_merge) return;
-  attention_.merge(attended_.data(), strides_.query, worker);
+  attention_.merge(layer, attended_.data(), strides_.query, worker);
   team_.sync();
 }
 
@@ -357,10 +392,21 @@ void Decoder::keep_wanted_rows(WorkShare& share) {
   share = share_of(layout_.wanted.size(), share.worker);
 }
 
-Decoder::Product Decoder::residual_product(const WeightMatrix& matrix,
-                                           const std::vector<float>* bias) {
-  return {&matrix, x_.data(), strides_.width, bias == nullptr ? nullptr : bias_or_null(*bias),
-          true};
+void Decoder::add_to_stream(const Addition& addition, const LinearInput& x, const NextUnit& next,
+                            const WorkShare& share) {
+  const bool is_normed = !addition.norm.empty();
+  // What is to be normed first goes where the input of the block's first product was.
+  const Product product{&addition.matrix, is_normed ? normed_.data() : x_.data(), strides_.width,
+                        addition.bias, !is_normed};
+  multiply_share({&product, 1}, x, next, share);
+  sync_rows(share);
+  if (!is_normed) return;
+  for_own_rows(share, [&](std::size_t row) {
+    float* y = &normed_[row * strides_.width];
+    kernels_.rms_norm(y, addition.norm.data(), y, config_.width, config_.rms_epsilon);
+    kernels_.add(&x_[row * strides_.width], y, config_.width);
+  });
+  sync_rows(share);
 }
 
 LinearInput Decoder::normed_rows(const std::vector<float>& weight, std::size_t first_row,

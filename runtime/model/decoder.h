@@ -1,13 +1,14 @@
-// The forward pass of the llama and qwen2 families for a whole batch of mixed prefill chunks and
-// decode tokens. Each layer stores the K and V of all tokens first, then attends through the block
-// tables, reading the stored form only; so no result depends on batch mates, chunk sizes or
-// threads. Which tokens are chosen is the sampler's business.
+// The forward pass of all model families (model_family.h says what sets them apart) for a whole
+// batch of mixed prefill chunks and decode tokens. Each layer stores the K and V of all tokens
+// first, then attends through the block tables, reading the stored form only; so no result depends
+// on batch mates, chunk sizes or threads. Which tokens are chosen is the sampler's business.
 #pragma once
 
 #include "kvcache/kv_storage.h"
 #include "runtime/batch.h"
 #include "runtime/kernels/kernel_table.h"
 #include "runtime/model/attention_step.h"
+#include "runtime/model/layer_tables.h"
 #include "runtime/model/linear.h"
 #include "runtime/model/model_config.h"
 #include "runtime/model/step_layout.h"
@@ -34,7 +35,8 @@ struct DecoderLimits {
 };
 
 /// Sees every token's vector at the named stages: "embedding", "block 0 attention output" (before
-/// the residual), "block N output", "output_norm" (only tokens whose logits are wanted). For tests.
+/// norm and residual), "block N output", "output_norm" (only tokens whose logits are wanted). For
+/// tests.
 using HiddenTap =
     std::function<void(std::string_view stage, std::uint32_t token_index, std::span<const float>)>;
 
@@ -71,7 +73,7 @@ class Decoder {
   /// Sizes of one row of each buffer.
   struct Strides {
     Strides(const ModelConfig& config, const ModelWeights& weights, const KernelTable& kernels);
-    std::size_t width, query, kv, rope, vocab;  // floats
+    std::size_t width, query, kv, rope, vocab;  // floats; rope of one kind of layer
     std::size_t ffn_rows;       // floats; 0 when every ffn_down reads quantised rows
     std::size_t quantized;      // bytes: the input of any product but ffn_down
     std::size_t ffn_quantized;  // bytes; 0 when every ffn_down reads float rows
@@ -85,7 +87,8 @@ class Decoder {
     const float* bias = nullptr;
     bool accumulate = false;
   };
-  static std::uint64_t memory_bytes(const DecoderLimits& limits, const Strides& strides);
+  static std::uint64_t memory_bytes(const DecoderLimits& limits, const ModelConfig& config,
+                                    const Strides& strides);
 
   /// What one worker alone touches.
   struct Workspace {
@@ -100,9 +103,17 @@ class Decoder {
   void sync_rows(const WorkShare& share);
   void embed(const WorkShare& share);
   void load_embedding(TokenId token, float* x, std::uint32_t worker);
+  static void make_angles(std::uint32_t position, const RopeConfig& rope, float* cosines,
+                          float* sines);
+  /// Where a token's angles for one kind of layer are.
+  [[nodiscard]] std::size_t angles_row(std::size_t kind, std::size_t token) const {
+    return (kind * limits_.max_step_tokens + token) * strides_.rope;
+  }
   bool attention_block(std::uint32_t layer, WorkShare& share);
   void ffn_block(std::uint32_t layer, const WorkShare& share);
   void rotate_and_store(std::uint32_t layer, const WorkShare& share);
+  void rotate_heads(std::uint32_t layer, std::size_t token, float* heads, std::uint32_t num_heads,
+                    const std::vector<float>& norm) const;
   void attend(std::uint32_t layer, std::uint32_t worker);
   void keep_wanted_rows(WorkShare& share);
   void ffn_strips(const LayerWeights& layer, const LinearInput& x, const WorkShare& share);
@@ -115,8 +126,14 @@ class Decoder {
   /// The share's rows of what attention gave, in the form that `reader` wants.
   LinearInput attended_rows(const WeightMatrix& reader, const WorkShare& share);
   static void skip_rows(LinearInput& input, std::size_t num_rows);
-  [[nodiscard]] Product residual_product(const WeightMatrix& matrix,
-                                         const std::vector<float>* bias);
+  /// What a block adds to the residual stream: matrix * x + bias, normed where `norm` is not empty.
+  struct Addition {
+    const WeightMatrix& matrix;
+    const float* bias;  // or null
+    const std::vector<float>& norm;
+  };
+  void add_to_stream(const Addition& addition, const LinearInput& x, const NextUnit& next,
+                     const WorkShare& share);
   /// The share's part of several products of one input; `next` is what this worker reads then.
   void multiply_share(std::span<const Product> products, const LinearInput& x, const NextUnit& next,
                       const WorkShare& share);
@@ -141,6 +158,7 @@ class Decoder {
 
   const Batch* batch_ = nullptr;  // during forward() only
   StepLayout layout_;
+  LayerTables tables_;
   AttentionStep attention_;
   std::size_t num_rows_ = 0;  // rows of x_ that are still computed
 
@@ -154,9 +172,10 @@ class Decoder {
   std::span<float> key_, value_;          // [T, num_kv_heads * head_dim]
   std::span<float> gated_;                // [T, ffn_width], where ffn_down reads float rows
   std::span<std::byte> gated_quantized_;  // [T, ffn_quantized], where it reads quantised ones
-  std::span<float> cosines_, sines_;      // [T, rope dims]: of each dimension, see rope_adjacent
-  std::span<float> logits_;               // [R, vocab_size]
-  std::vector<Workspace> workspaces_;     // [threads]
+  /// [kinds of layers][T, rope dims]: of each dimension, see rope_adjacent.
+  std::span<float> cosines_, sines_;
+  std::span<float> logits_;            // [R, vocab_size]
+  std::vector<Workspace> workspaces_;  // [threads]
 };
 
 }  // namespace kvasir::runtime

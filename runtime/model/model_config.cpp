@@ -1,8 +1,8 @@
 #include "runtime/model/model_config.h"
 
+#include "runtime/model/layer_kinds.h"
 #include "runtime/model/metadata_reader.h"
 #include "runtime/model/printable.h"
-#include "runtime/model/rope_config.h"
 
 #include <algorithm>
 #include <array>
@@ -32,8 +32,9 @@ constexpr std::uint64_t kMaxHeadDim = 512;
 constexpr std::uint64_t kMaxVocab = 4'194'304;
 constexpr std::uint64_t kMaxContext = 1ULL << 30;
 
-// Keys below "<architecture>." that are read here or in rope_config, or that only inform.
-constexpr std::array<std::string_view, 28> kKnownKeys{
+// Keys below "<architecture>." that are read here, in layer_kinds or in rope_config, or that only
+// inform.
+constexpr std::array<std::string_view, 30> kKnownKeys{
     "block_count",
     "context_length",
     "embedding_length",
@@ -58,32 +59,27 @@ constexpr std::array<std::string_view, 28> kKnownKeys{
     "rope.scaling.finetuned",  // says how the scaling came about
     "tensor_data_layout",      // says where the rows' order came from
     "attention.sliding_window",
+    "attention.sliding_window_pattern",
+    "rope.freq_base_swa",
     "attention.causal",
     "expert_count",
     "expert_used_count",
     "use_parallel_residual",
 };
 
-std::optional<ModelFamily> family_from_name(std::string_view architecture) {
-  if (architecture == "llama") {
-    return ModelFamily::kLlama;
-  }
-  if (architecture == "qwen2") {
-    return ModelFamily::kQwen2;
-  }
-  return std::nullopt;
-}
-
-std::string read_architecture(const MetadataReader& reader) {
+const FamilyTraits& read_family(const MetadataReader& reader) {
   const std::optional<std::string_view> architecture = reader.text("general.architecture");
   if (!architecture) {
     reader.refuse("general.architecture", "is missing");
   }
-  if (!family_from_name(*architecture)) {
-    reader.refuse("general.architecture", "is \"" + printable(*architecture) +
-                                              "\", this build runs \"llama\" and \"qwen2\"");
+  std::string known;
+  for (const FamilyTraits& family : all_families()) {
+    if (family.architecture == *architecture) return family;
+    known += known.empty() ? "\"" : ", \"";
+    known += std::string(family.architecture) + "\"";
   }
-  return std::string(*architecture);
+  reader.refuse("general.architecture",
+                "is \"" + printable(*architecture) + "\", this build runs " + known);
 }
 
 void refuse_unless_model(const MetadataReader& reader) {
@@ -118,13 +114,7 @@ void refuse_unknown_keys(const MetadataReader& reader, const GgufFile& file,
 }
 
 // Features whose keys are known, and which are served at their neutral value only.
-void refuse_features(const MetadataReader& reader, std::uint64_t context_tokens) {
-  const std::string window_key = reader.key("attention.sliding_window");
-  if (const auto window = reader.unsigned_integer(window_key);
-      window && *window != 0 && *window < context_tokens) {
-    reader.refuse(window_key, "is " + std::to_string(*window) +
-                                  ": attention windows are not supported for this architecture");
-  }
+void refuse_features(const MetadataReader& reader) {
   for (const char* name : {"expert_count", "expert_used_count"}) {
     if (const auto experts = reader.unsigned_integer(reader.key(name)); experts && *experts != 0) {
       reader.refuse(reader.key(name),
@@ -229,21 +219,24 @@ std::string model_name(const MetadataReader& reader, const GgufFile& file) {
 
 ModelConfig read_all(const GgufFile& file) {
   ModelConfig config;
-  config.architecture = read_architecture(MetadataReader(file, ""));
-  config.family = *family_from_name(config.architecture);
+  const FamilyTraits& family = read_family(MetadataReader(file, ""));
+  config.architecture = std::string(family.architecture);
+  config.family = family.family;
   const MetadataReader reader(file, config.architecture);
   refuse_unless_model(reader);
   refuse_unknown_keys(reader, file, config.architecture);
   config.name = model_name(reader, file);
   read_widths(reader, config);
-  refuse_features(reader, config.context_tokens);
+  refuse_features(reader);
   read_heads(reader, config);
   read_epsilon(reader, config);
   read_vocabulary(reader, file, config);
-  config.rope = read_rope_config(
-      reader, file,
-      RopeShape{config.family == ModelFamily::kLlama ? RopePairs::kAdjacent : RopePairs::kHalves,
-                config.head_dim, config.context_tokens});
+  read_layer_kinds(reader, file, config);
+  // The largest Gemma 3 takes its heads for width / heads wide. No key of its file says so, only
+  // the number of layers tells it from the others.
+  if (config.family == ModelFamily::kGemma3 && config.num_layers == 62) {
+    config.score_dims = config.width / config.num_heads;
+  }
   return config;
 }
 
@@ -252,10 +245,32 @@ ModelConfig read_all(const GgufFile& file) {
 kvcache::KvGeometry ModelConfig::kv_geometry(kvcache::KvType type,
                                              std::uint32_t block_tokens) const {
   kvcache::KvGeometry geometry;
-  geometry.groups = {kvcache::KvLayerGroup{num_layers, num_kv_heads, head_dim, 0}};
   geometry.type = type;
   geometry.block_tokens = block_tokens;
+  std::vector<std::uint8_t> group_of_kind;  // [layer_kinds]
+  for (const LayerKind& kind : layer_kinds) {
+    const auto same = std::ranges::find(geometry.groups, kind.window_tokens,
+                                        &kvcache::KvLayerGroup::window_tokens);
+    group_of_kind.push_back(static_cast<std::uint8_t>(same - geometry.groups.begin()));
+    if (same != geometry.groups.end()) continue;
+    geometry.groups.push_back({0, num_kv_heads, head_dim, kind.window_tokens});
+  }
+  for (std::uint32_t layer = 0; layer < num_layers; ++layer) {
+    const std::uint8_t group = group_of_kind[kind_index(layer)];
+    ++geometry.groups[group].num_layers;
+    if (geometry.groups.size() > 1) geometry.group_of_layer.push_back(group);
+  }
   return geometry;
+}
+
+float ModelConfig::attention_scale() const {
+  return static_cast<float>(
+      1.0 / std::sqrt(static_cast<double>(score_dims == 0 ? head_dim : score_dims)));
+}
+
+float ModelConfig::embedding_scale() const {
+  if (!family_traits(family).scales_embedding) return 1.0F;
+  return static_cast<float>(std::sqrt(static_cast<double>(width)));
 }
 
 Result<ModelConfig> read_model_config(const GgufFile& file) {

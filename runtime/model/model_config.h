@@ -5,20 +5,13 @@
 #include "core/result.h"
 #include "kvcache/kv_geometry.h"
 #include "runtime/model/gguf_reader.h"
+#include "runtime/model/model_family.h"
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
 namespace kvasir::runtime {
-
-enum class ModelFamily : std::uint8_t { kLlama, kQwen2 };
-
-/// Which dimensions of a head rotate together.
-enum class RopePairs : std::uint8_t {
-  kAdjacent,  // (2i, 2i + 1): architecture llama in GGUF
-  kHalves,    // (i, i + rope_dims / 2): qwen2
-};
 
 /// Rotary embedding with its scaling already folded in: angle of pair i at position p is p *
 /// inverse_frequency[i], and both cosine and sine are multiplied by `magnitude`.
@@ -27,6 +20,12 @@ struct RopeConfig {
   std::uint32_t dims = 0;                 // rotated dimensions of a head, even, <= head_dim
   std::vector<double> inverse_frequency;  // [dims / 2]
   float magnitude = 1.0F;                 // YaRN's attention factor, else 1
+};
+
+/// Layers of a model that attend alike.
+struct LayerKind {
+  std::uint32_t window_tokens = 0;  // positions a query sees, its own included; 0: all
+  RopeConfig rope;
 };
 
 struct ModelConfig {
@@ -42,15 +41,27 @@ struct ModelConfig {
   std::uint32_t vocab_size = 0;  // logits width: rows of the output head
   std::uint32_t context_tokens = 0;
   float rms_epsilon = 0.0F;
-  RopeConfig rope;
+  std::vector<LayerKind> layer_kinds = {LayerKind{}};
+  std::vector<std::uint8_t> kind_of_layer;  // [num_layers]; empty: all are of the first kind
+  /// Scores are divided by the square root of it; 0: of head_dim.
+  std::uint32_t score_dims = 0;
   bool tied_head = false;
 
+  [[nodiscard]] std::size_t kind_index(std::uint32_t layer) const {
+    return kind_of_layer.empty() ? 0 : kind_of_layer[layer];
+  }
+  /// What multiplies the products of queries and keys.
+  [[nodiscard]] float attention_scale() const;
+  /// What multiplies embeddings: 1, or the square root of the width rounded to float.
+  [[nodiscard]] float embedding_scale() const;
+  /// Layers in groups of one window each, those without a window first.
   [[nodiscard]] kvcache::KvGeometry kv_geometry(kvcache::KvType type,
                                                 std::uint32_t block_tokens) const;
 };
 
-/// Errors: kInvalidModelFile naming the key and what this build supports. Rope scaling: none,
-/// linear, yarn, and the `rope_freqs.weight` factors of Llama 3; anything else is refused by name.
+/// Errors: kInvalidModelFile naming the key and what this build supports. Windows: of all layers,
+/// or of those that the file or the family says (layer_kinds.h). Rope scaling: none, linear, yarn,
+/// and the `rope_freqs.weight` factors of Llama 3; anything else is refused by name.
 [[nodiscard]] Result<ModelConfig> read_model_config(const GgufFile& file);
 
 /// A hash of everything that makes KV blocks of two models incompatible (architecture, shapes,

@@ -75,14 +75,22 @@ void add_config(Hasher& hasher, const ModelConfig& config) {
   hasher.add_text(config.architecture);
   for (const std::uint32_t size :
        {config.num_layers, config.width, config.ffn_width, config.num_heads, config.num_kv_heads,
-        config.head_dim, config.vocab_size, config.rope.dims}) {
+        config.head_dim, config.vocab_size}) {
     hasher.add(std::uint64_t{size});
   }
   hasher.add(double{config.rms_epsilon});
-  hasher.add(static_cast<std::uint64_t>(config.rope.pairs));
-  hasher.add(double{config.rope.magnitude});
-  for (const double frequency : config.rope.inverse_frequency) {
-    hasher.add(frequency);
+  hasher.add(double{config.attention_scale()});
+  for (std::uint32_t layer = 0; layer < config.num_layers; ++layer) {
+    hasher.add(std::uint64_t{config.kind_index(layer)});
+  }
+  for (const LayerKind& kind : config.layer_kinds) {
+    hasher.add(std::uint64_t{kind.window_tokens});
+    hasher.add(std::uint64_t{kind.rope.dims});
+    hasher.add(static_cast<std::uint64_t>(kind.rope.pairs));
+    hasher.add(double{kind.rope.magnitude});
+    for (const double frequency : kind.rope.inverse_frequency) {
+      hasher.add(frequency);
+    }
   }
 }
 

@@ -153,13 +153,18 @@ std::string read_scaling_type(const MetadataReader& reader) {
 
 }  // namespace
 
-RopeConfig read_rope_config(const MetadataReader& reader, const GgufFile& file,
-                            const RopeShape& shape) {
+RopeConfig plain_rope_config(const RopeShape& shape, std::uint32_t dims, double base) {
   RopeConfig rope;
   rope.pairs = shape.pairs;
-  rope.dims = read_dims(reader, shape.head_dim);
+  rope.dims = dims;
+  rope.inverse_frequency = plain_frequencies(base, dims);
+  return rope;
+}
+
+RopeConfig read_rope_config(const MetadataReader& reader, const GgufFile& file,
+                            const RopeShape& shape) {
   const double base = read_base(reader);
-  rope.inverse_frequency = plain_frequencies(base, rope.dims);
+  RopeConfig rope = plain_rope_config(shape, read_dims(reader, shape.head_dim), base);
 
   const std::string scaling = read_scaling_type(reader);
   const double factor = positive_number(reader, "rope.scaling.factor",

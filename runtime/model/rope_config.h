@@ -23,4 +23,7 @@ struct RopeShape {
 [[nodiscard]] RopeConfig read_rope_config(const MetadataReader& reader, const GgufFile& file,
                                           const RopeShape& shape);
 
+/// Without any scaling.
+[[nodiscard]] RopeConfig plain_rope_config(const RopeShape& shape, std::uint32_t dims, double base);
+
 }  // namespace kvasir::runtime

@@ -99,6 +99,7 @@ LayerWeights read_layer(TensorTaker& taker, const ModelConfig& config, std::uint
   const std::string prefix = "blk." + std::to_string(layer_index) + ".";
   const std::uint32_t q_width = config.num_heads * config.head_dim;
   const std::uint32_t kv_width = config.num_kv_heads * config.head_dim;
+  const FamilyTraits& family = family_traits(config.family);
   LayerWeights layer;
   layer.attention_norm = taker.vector(prefix + "attn_norm.weight", config.width);
   layer.query = taker.matrix(prefix + "attn_q.weight", q_width, config.width);
@@ -107,8 +108,16 @@ LayerWeights read_layer(TensorTaker& taker, const ModelConfig& config, std::uint
   layer.query_bias = taker.optional_vector(prefix + "attn_q.bias", q_width);
   layer.key_bias = taker.optional_vector(prefix + "attn_k.bias", kv_width);
   layer.value_bias = taker.optional_vector(prefix + "attn_v.bias", kv_width);
+  if (family.has_head_norms) {
+    layer.query_norm = taker.vector(prefix + "attn_q_norm.weight", config.head_dim);
+    layer.key_norm = taker.vector(prefix + "attn_k_norm.weight", config.head_dim);
+  }
   layer.attention_output = taker.matrix(prefix + "attn_output.weight", config.width, q_width);
   layer.attention_output_bias = taker.optional_vector(prefix + "attn_output.bias", config.width);
+  if (family.has_post_norms) {
+    layer.post_attention_norm = taker.vector(prefix + "post_attention_norm.weight", config.width);
+    layer.post_ffn_norm = taker.vector(prefix + "post_ffw_norm.weight", config.width);
+  }
   layer.ffn_norm = taker.vector(prefix + "ffn_norm.weight", config.width);
   layer.ffn_gate = taker.matrix(prefix + "ffn_gate.weight", config.ffn_width, config.width);
   layer.ffn_up = taker.matrix(prefix + "ffn_up.weight", config.ffn_width, config.width);
@@ -128,7 +137,7 @@ ModelWeights read_all(const GgufFile& file, const ModelConfig& config) {
   weights.output_head = config.tied_head
                             ? weights.token_embedding
                             : taker.matrix("output.weight", config.vocab_size, config.width);
-  taker.ignore("rope_freqs.weight");  // folded into ModelConfig::rope
+  taker.ignore("rope_freqs.weight");  // folded into the rope of ModelConfig::layer_kinds
   taker.refuse_untaken();
   return weights;
 }

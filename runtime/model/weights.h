@@ -39,11 +39,14 @@ struct LayerWeights {
   std::vector<float> attention_norm;                    // [width]
   WeightMatrix query, key, value;                       // [heads * head_dim, width]
   std::vector<float> query_bias, key_bias, value_bias;  // empty, or one for each row
+  std::vector<float> query_norm, key_norm;              // empty or [head_dim]
   WeightMatrix attention_output;                        // [width, num_heads * head_dim]
   std::vector<float> attention_output_bias;             // empty or [width]
+  std::vector<float> post_attention_norm;               // empty or [width]
   std::vector<float> ffn_norm;                          // [width]
   WeightMatrix ffn_gate, ffn_up;                        // [ffn_width, width]
   WeightMatrix ffn_down;                                // [width, ffn_width]
+  std::vector<float> post_ffn_norm;                     // empty or [width]
 };
 
 struct ModelWeights {

@@ -14,6 +14,7 @@ namespace {
 #include "runtime/kernels/avx2/lanes.inc"
 #include "runtime/kernels/shared/vec.inc"
 #include "runtime/kernels/shared/exp.inc"
+#include "runtime/kernels/shared/activation.inc"
 #include "runtime/kernels/shared/dequantize.inc"
 #include "runtime/kernels/shared/matmul.inc"
 #include "runtime/kernels/shared/matmul_panels.inc"

@@ -15,6 +15,7 @@ namespace {
 #include "runtime/kernels/avx512/lanes.inc"
 #include "runtime/kernels/shared/vec.inc"
 #include "runtime/kernels/shared/exp.inc"
+#include "runtime/kernels/shared/activation.inc"
 #include "runtime/kernels/shared/panel_types.inc"
 #include "runtime/kernels/shared/byte_sums_256.inc"
 #include "runtime/kernels/avx512/quant_lanes.inc"
@@ -28,7 +29,8 @@ constinit const QuantKernels kAvx512Quant = {
     .name = kQuantName,
     .quantized_row_bytes = quantized_row_bytes,
     .quantize_row = quantize_row,
-    .silu_multiply_quantize = silu_multiply_quantize,
+    .silu_multiply_quantize = gate_multiply_quantize<SiluGate>,
+    .gelu_multiply_quantize = gate_multiply_quantize<GeluTanhGate>,
     .scratch_bytes = scratch_bytes,
     .matmul = quant_matmul,
 };

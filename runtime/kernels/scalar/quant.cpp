@@ -12,6 +12,7 @@ namespace {
 #include "runtime/kernels/scalar/lanes.inc"
 #include "runtime/kernels/shared/vec.inc"
 #include "runtime/kernels/shared/exp.inc"
+#include "runtime/kernels/shared/activation.inc"
 #include "runtime/kernels/shared/panel_types.inc"
 #include "runtime/kernels/scalar/quant_lanes.inc"
 #include "runtime/kernels/shared/quantize.inc"
@@ -24,7 +25,8 @@ constinit const QuantKernels kScalarQuant = {
     .name = "scalar",
     .quantized_row_bytes = quantized_row_bytes,
     .quantize_row = quantize_row,
-    .silu_multiply_quantize = silu_multiply_quantize,
+    .silu_multiply_quantize = gate_multiply_quantize<SiluGate>,
+    .gelu_multiply_quantize = gate_multiply_quantize<GeluTanhGate>,
     .scratch_bytes = scratch_bytes,
     .matmul = quant_matmul,
 };

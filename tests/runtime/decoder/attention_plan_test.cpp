@@ -32,15 +32,18 @@ struct Heads {
 
 /// A batch of chunks whose block tables have the prefixes that the shapes say.
 struct Scene {
-  Scene(const std::vector<ChunkShape>& shapes, std::uint32_t block_tokens) {
+  Scene(const std::vector<ChunkShape>& shapes, std::uint32_t block_tokens, std::uint32_t group = 0,
+        std::uint32_t blocks_per_stripe = 1) {
     std::uint32_t next_block = 1'000'000;
     for (const ChunkShape& shape : shapes) {
       const std::uint32_t end = shape.first_position + shape.num_tokens;
       std::vector<BlockId> table;
       for (std::uint32_t begin = 0; begin < end; begin += block_tokens) {
         const bool shared = begin + block_tokens <= shape.prefix_tokens;
-        table.push_back(
-            BlockId{shared ? shape.prefix * 10'000 + begin / block_tokens : next_block++});
+        for (std::uint32_t i = 0; i < blocks_per_stripe; ++i) {
+          const std::uint32_t place = begin / block_tokens * blocks_per_stripe + i;
+          table.push_back(BlockId{shared ? shape.prefix * 10'000 + place : next_block++});
+        }
       }
       tables.push_back(table);
       first_query.push_back(shape.first_query);
@@ -49,7 +52,7 @@ struct Scene {
       BatchChunk chunk;
       chunk.first_position = shapes[c].first_position;
       chunk.num_tokens = shapes[c].num_tokens;
-      chunk.block_tables[0] = tables[c];
+      chunk.block_tables[group] = tables[c];
       batch.num_tokens += chunk.num_tokens;
       batch.chunks.push_back(chunk);
     }
@@ -70,6 +73,11 @@ AttentionPlanLimits make_limits(Heads heads, std::uint32_t num_threads,
   limits.block_tokens = block_tokens;
   limits.max_partials = 100'000;
   return limits;
+}
+
+std::uint32_t first_seen(const AttentionPlanLimits& limits, std::uint32_t position) {
+  const std::uint32_t window = limits.window_tokens;
+  return window == 0 || position < window ? 0 : position + 1 - window;
 }
 
 std::uint32_t num_rows(const AttentionPlan& plan, const AttentionWork& work) {
@@ -113,12 +121,16 @@ Found check_plan(const AttentionPlan& plan, const Scene& scene, const AttentionP
             std::max(end_position, chunk.first_position + block.first_query + block.num_queries);
         if (work.num_members > 1) {
           // The same blocks, and all of them seen.
-          REQUIRE(work.end_range * kAttentionRange <= chunk.first_position + block.first_query + 1);
-          const std::uint32_t per_range = kAttentionRange / limits.block_tokens;
+          const std::uint32_t first_position = chunk.first_position + block.first_query;
+          REQUIRE(work.end_range * kAttentionRange <= first_position + 1);
+          REQUIRE(first_seen(limits, first_position + block.num_queries - 1) <=
+                  work.first_range * kAttentionRange);
+          const std::uint32_t per_range =
+              kAttentionRange / limits.block_tokens * limits.blocks_per_stripe;
           const auto first = work.first_range * per_range, end = work.end_range * per_range;
-          REQUIRE(std::equal(chunk.block_tables[0].begin() + first,
-                             chunk.block_tables[0].begin() + end,
-                             leading.block_tables[0].begin() + first));
+          const auto blocks = chunk.block_tables[limits.group];
+          REQUIRE(std::equal(blocks.begin() + first, blocks.begin() + end,
+                             leading.block_tables[limits.group].begin() + first));
         }
         const HeadGroup& heads = plan.head_group(block);
         for (std::uint32_t q = 0; q < block.num_queries; ++q) {
@@ -127,13 +139,14 @@ Found check_plan(const AttentionPlan& plan, const Scene& scene, const AttentionP
             ++tasks_of[key];
             for (std::uint32_t r = work.first_range; r < work.end_range; ++r) {
               const std::uint32_t position = chunk.first_position + block.first_query + q;
-              if (r > position / kAttentionRange) continue;
+              const std::uint32_t first_range = first_seen(limits, position) / kAttentionRange;
+              if (r < first_range || r > position / kAttentionRange) continue;
               ranges_of[key].insert(r);
               if (block.first_partial == RowBlock::kNoPartials) continue;
               has_partials.insert(key);
               const std::uint64_t place =
                   block.first_partial +
-                  (std::uint64_t{q} * heads.num_heads + h) * block.num_ranges + r;
+                  (std::uint64_t{q} * heads.num_heads + h) * block.num_ranges() + r - first_range;
               if (place >= limits.max_partials) FAIL("no room for partial result " << place);
               if (place >= plan.num_partials()) FAIL("partial result " << place << " not counted");
               if (!places.emplace(place, key).second) FAIL("two rows have place " << place);
@@ -142,8 +155,10 @@ Found check_plan(const AttentionPlan& plan, const Scene& scene, const AttentionP
         }
       }
       found.shared_works += work.num_members > 1 ? 1 : 0;
-      const std::uint32_t positions = std::min(end_position, work.end_range * kAttentionRange) -
-                                      work.first_range * kAttentionRange;
+      const std::uint32_t positions =
+          std::min(end_position, work.end_range * kAttentionRange) -
+          std::max(work.first_range * kAttentionRange,
+                   first_seen(limits, leading.first_position + leader.first_query));
       found.loads += positions;
       costs[worker] += (rows + 4.0) * positions;
     });
@@ -169,7 +184,9 @@ Found check_plan(const AttentionPlan& plan, const Scene& scene, const AttentionP
         const Key key{c, q, h};
         ++num_keys;
         std::multiset<std::uint32_t> expected;
-        for (std::uint32_t r = 0; r <= (chunk.first_position + q) / kAttentionRange; ++r) {
+        const std::uint32_t position = chunk.first_position + q;
+        for (std::uint32_t r = first_seen(limits, position) / kAttentionRange;
+             r <= position / kAttentionRange; ++r) {
           expected.insert(r);
         }
         if (ranges_of[key] != expected) FAIL("chunk " << c << ", query " << q << ", head " << h);
@@ -187,7 +204,7 @@ Found check_plan(const AttentionPlan& plan, const Scene& scene, const AttentionP
 }
 
 Found plan_and_check(const std::vector<ChunkShape>& shapes, AttentionPlanLimits limits) {
-  const Scene scene(shapes, limits.block_tokens);
+  const Scene scene(shapes, limits.block_tokens, limits.group, limits.blocks_per_stripe);
   AttentionPlan plan(limits);
   plan.build(scene.batch, scene.first_query);
   return check_plan(plan, scene, limits);
@@ -225,9 +242,32 @@ TEST_CASE("AttentionPlan: every row meets each of its ranges once", "[runtime]")
         if (round % 4 == 2) limits.max_partials = 40;
         if (round % 4 == 3) limits.max_partials = 0;
         plan_and_check(shapes, limits);
+        limits.window_tokens = 1 + below(below(2) == 0 ? 40 : 1500);
+        limits.group = 1;
+        limits.blocks_per_stripe = 5;
+        plan_and_check(shapes, limits);
       }
     }
   }
+}
+
+TEST_CASE(
+    "AttentionPlan: behind a window nothing is read, and nobody has much more to do than another",
+    "[runtime]") {
+  auto limits = make_limits({4, 1}, 2, 32);
+  limits.window_tokens = 512;
+  limits.blocks_per_stripe = 5;
+  // 512 positions of one query; of 512 queries, in blocks of 15 or 14, 526 at most.
+  CHECK(plan_and_check(decodes(1, 20'000), limits).loads == 512);
+  CHECK(plan_and_check({{20'000, 512}}, limits).loads <= 35 * 526);
+  CHECK(plan_and_check({{20'000, 512}}, limits).worst_share < 1.05);
+  CHECK(plan_and_check(decodes(8, 20'000), limits).worst_share < 1.05);
+  CHECK(plan_and_check({{20'000, 400}, {3'000, 1}, {100, 1}}, limits).worst_share < 1.1);
+  // A prefix is shared while all of it is seen.
+  const std::vector<ChunkShape> forks(21, ChunkShape{600, 1, 0, 512});
+  CHECK(plan_and_check(forks, limits).shared_works == 0);
+  limits.window_tokens = 601;
+  CHECK(plan_and_check(forks, limits).loads == 2 * 512 + 21 * 89);
 }
 
 TEST_CASE("AttentionPlan: an empty step and one without queries", "[runtime]") {

@@ -25,11 +25,19 @@ struct ModelShape {
   std::uint32_t num_heads = 9, num_kv_heads = 3, head_dim = 64;
   kvcache::KvType type = kvcache::KvType::kF16;
   std::uint32_t block_tokens = 32;
+  std::uint32_t window = 0;
 };
 
+/// With a window, the layer at work is the second of two windowed ones beside a full one: its
+/// blocks are every second of the table of group 1.
 ModelConfig make_config(const ModelShape& shape) {
   ModelConfig config;
   config.num_layers = kLayers;
+  if (shape.window > 0) {
+    config.num_layers = 3;
+    config.layer_kinds.push_back({shape.window, {}});
+    config.kind_of_layer = {1, 1, 0};
+  }
   config.num_heads = shape.num_heads;
   config.num_kv_heads = shape.num_kv_heads;
   config.head_dim = shape.head_dim;
@@ -52,6 +60,7 @@ class Scene {
         storage_(config_.kv_geometry(shape.type, shape.block_tokens), kNumBlocks) {
     std::memset(storage_.k_tile(0, BlockId{0}, 0), 0xFF, storage_.size_bytes());
     tables_.resize(chunks.size());
+    windowed_tables_.reserve(chunks.size());
     for (std::size_t c = 0; c < chunks.size(); ++c) add(chunks[c], tables_[c]);
     Numbers numbers(77);
     query_ = numbers.floats(batch_.num_tokens * stride(), 2.0F);
@@ -69,8 +78,8 @@ class Scene {
     for (std::uint32_t w = num_threads; w-- > 0;) {
       step.attend(kLayer, query_.data(), stride(), out.data(), stride(), w);
     }
-    for (std::uint32_t w = num_threads; step.needs_merge() && w-- > 0;) {
-      step.merge(out.data(), stride(), w);
+    for (std::uint32_t w = num_threads; step.needs_merge(kLayer) && w-- > 0;) {
+      step.merge(kLayer, out.data(), stride(), w);
     }
     return out;
   }
@@ -80,6 +89,7 @@ class Scene {
     BatchChunk longest = batch_.chunks[0];
     for (const BatchChunk& chunk : batch_.chunks) {
       if (chunk.block_tables[0].size() > longest.block_tables[0].size()) longest = chunk;
+      if (shape_.window > 0) longest = batch_.chunks[0];  // what it sees of others may be gone
     }
     longest.first_position += longest.num_tokens - 1;
     longest.num_tokens = 1;
@@ -108,18 +118,24 @@ class Scene {
       for (std::uint32_t i = first_query_[c]; i < chunk.num_tokens; ++i) {
         for (std::uint32_t h = 0; h < shape_.num_heads; ++h) {
           const std::uint32_t kv_head = h / (shape_.num_heads / shape_.num_kv_heads);
+          const std::uint32_t position = chunk.first_position + i;
+          const std::uint32_t first = first_visible(position);
+          const std::uint32_t begin = first / kAttentionRange * kAttentionRange;
           std::vector<const std::byte*> k, v;
-          for (const BlockId block : chunk.block_tables[0]) {
-            k.push_back(storage_.k_tile(kLayer, block, kv_head));
-            v.push_back(storage_.v_tile(kLayer, block, kv_head));
+          for (std::uint32_t p = begin; p <= position; p += shape_.block_tokens) {
+            const bool seen = p + shape_.block_tokens > first;
+            const BlockId block = seen ? block_at(c, p / shape_.block_tokens) : BlockId{0};
+            k.push_back(seen ? storage_.k_tile(layer_in_block(), block, kv_head) : nullptr);
+            v.push_back(seen ? storage_.v_tile(layer_in_block(), block, kv_head) : nullptr);
           }
           const std::size_t at =
               (first_token_[c] + i) * stride() + std::size_t{h} * shape_.head_dim;
-          const AttentionRow row{&query_[at], 0, chunk.first_position + i, &out[at], nullptr};
+          const AttentionRow row{&query_[at], first, position, &out[at], nullptr};
           AttentionTask task;
           task.element = static_cast<KvElement>(shape_.type);
           task.block_tokens = shape_.block_tokens;
           task.head_dim = shape_.head_dim;
+          task.first_range = first / kAttentionRange;
           task.end_range = row.position / kAttentionRange + 1;
           task.k_tiles = k.data();
           task.v_tiles = v.data();
@@ -144,7 +160,7 @@ class Scene {
   bool needs_merge(std::uint32_t num_threads) const {
     AttentionStep step(limits(num_threads), config_, kernels_for(best_isa()), storage_);
     step.plan(batch_, first_token_, first_query_);
-    return step.needs_merge();
+    return step.needs_merge(kLayer);
   }
   const ModelConfig& config() const { return config_; }
   const kvcache::KvStorage& storage() const { return storage_; }
@@ -153,6 +169,13 @@ class Scene {
   static constexpr std::uint32_t kNumBlocks = 800;
   static constexpr std::uint32_t kPrefixBlocks = 100;  // of each of two prefixes
 
+  std::uint32_t first_visible(std::uint32_t position) const {
+    return shape_.window == 0 || position < shape_.window ? 0 : position + 1 - shape_.window;
+  }
+  std::uint32_t layer_in_block() const { return storage_.geometry().place(kLayer).layer_in_block; }
+  BlockId block_at(std::size_t chunk, std::uint32_t stripe) const {
+    return shape_.window == 0 ? tables_[chunk][stripe] : windowed_tables_[chunk][2 * stripe + 1];
+  }
   void add(const ChunkShape& shape, std::vector<BlockId>& table) {
     const std::uint32_t end = shape.first_position + shape.num_tokens;
     for (std::uint32_t begin = 0; begin < end; begin += shape_.block_tokens) {
@@ -163,10 +186,18 @@ class Scene {
       table.push_back(block);
       fill(block, begin, std::min(end, begin + shape_.block_tokens));
     }
+    // The table of group 0, which the layer does not read, may hold anything.
+    std::vector<BlockId>& windowed = windowed_tables_.emplace_back();
+    for (std::uint32_t i = 0; i < table.size(); ++i) {
+      const bool gone = (i + 1) * shape_.block_tokens <= first_visible(shape.first_position);
+      windowed.push_back(BlockId{kNumBlocks - 1});
+      windowed.push_back(gone ? kNoBlock : table[i]);
+    }
     BatchChunk chunk;
     chunk.first_position = shape.first_position;
     chunk.num_tokens = shape.num_tokens;
     chunk.block_tables[0] = table;
+    chunk.block_tables[1] = windowed;
     batch_.chunks.push_back(chunk);
     first_token_.push_back(batch_.num_tokens);
     first_query_.push_back(shape.first_query);
@@ -181,9 +212,9 @@ class Scene {
         const auto v = numbers.floats(shape_.head_dim);
         kernels_for(Isa::kScalar)
             .store_kv(static_cast<KvElement>(shape_.type), k.data(), v.data(),
-                      storage_.k_tile(kLayer, block, kv_head),
-                      storage_.v_tile(kLayer, block, kv_head), shape_.head_dim, shape_.block_tokens,
-                      p - begin);
+                      storage_.k_tile(layer_in_block(), block, kv_head),
+                      storage_.v_tile(layer_in_block(), block, kv_head), shape_.head_dim,
+                      shape_.block_tokens, p - begin);
       }
     }
   }
@@ -192,6 +223,7 @@ class Scene {
   ModelConfig config_;
   kvcache::KvStorage storage_;
   std::vector<std::vector<BlockId>> tables_;
+  std::vector<std::vector<BlockId>> windowed_tables_;
   std::uint32_t next_block_ = 2 * kPrefixBlocks;
   Batch batch_;
   std::vector<std::uint32_t> first_token_, first_query_;
@@ -252,6 +284,23 @@ TEST_CASE("AttentionStep: sequences that share prefixes give what they give alon
   CHECK(Scene(kShapes[0], std::vector<ChunkShape>(9, {560, 1, 0, 512})).needs_merge(1));
 }
 
+TEST_CASE("AttentionStep: windows, by any number of workers, read nothing of what lies behind them",
+          "[runtime][kernel]") {
+  for (ModelShape shape : kShapes) {
+    for (const std::uint32_t window : {1U, 60U, 512U, 1500U}) {
+      INFO("window " << window);
+      shape.window = window;
+      check_scene(Scene(shape, {{2100, 1}}));
+      check_scene(Scene(shape, {{230, 61}, {900, 1}, {1023, 9}, {0, 70}, {511, 1}, {512, 1}}));
+      // Forks within the window's first stretch share their prefix, those behind it do not.
+      std::vector<ChunkShape> forks;
+      for (std::uint32_t c = 0; c < 9; ++c) forks.push_back({520 + 37 * c, 1, 0, 512});
+      check_scene(Scene(shape, forks));
+    }
+  }
+  CHECK(Scene({9, 3, 64, kvcache::KvType::kF16, 32, 1500}, {{2100, 1}}).needs_merge(2));
+}
+
 TEST_CASE("AttentionStep: the buffers are counted, and a step allocates nothing", "[runtime]") {
   if (kvasir::test::held_bytes() == 0) {
     WARN("skipped: this build's allocator does not say what it holds (sanitizers)");
@@ -288,8 +337,8 @@ TEST_CASE("AttentionStep: the buffers are counted, and a step allocates nothing"
     for (std::uint32_t w = 0; w < num_threads; ++w) {
       step.attend(kLayer, query.data(), 576, out.data(), 576, w);
     }
-    for (std::uint32_t w = 0; step.needs_merge() && w < num_threads; ++w) {
-      step.merge(out.data(), 576, w);
+    for (std::uint32_t w = 0; step.needs_merge(kLayer) && w < num_threads; ++w) {
+      step.merge(kLayer, out.data(), 576, w);
     }
     CHECK(kvasir::test::held_bytes() == at_start);
   }

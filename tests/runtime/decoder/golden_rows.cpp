@@ -172,16 +172,22 @@ void continue_freely(SequenceRunner& runner, std::vector<TestSequence>& sequence
 }  // namespace
 
 GoldenReport compare_with_golden(const TestModel& model, const RunOptions& asked,
-                                 const std::string& golden_file, double min_margin) {
-  const std::vector<Json> rows = read_lines(golden_path(golden_file));
+                                 const std::string& golden_file, double min_margin,
+                                 const std::string& only_row) {
+  std::vector<Json> rows = read_lines(golden_path(golden_file));
+  std::erase_if(rows, [&](const Json& row) {
+    return !only_row.empty() && row["name"].get<std::string>() != only_row;
+  });
   RunOptions options = asked;
   std::vector<std::uint32_t> first_block;  // of each row
   std::uint32_t blocks = 0;
   std::size_t steps = 0;
+  const auto geometry = model.config.kv_geometry(options.kv_type, options.block_tokens);
   for (const Json& row : rows) {
     first_block.push_back(blocks);
     steps = row["greedy"]["ids"].size();
-    blocks += static_cast<std::uint32_t>((row["ids"].size() + steps) / options.block_tokens + 1);
+    blocks += static_cast<std::uint32_t>(geometry.stripes_for(row["ids"].size() + steps) *
+                                         geometry.blocks_per_stripes());
   }
   options.num_blocks = blocks;
   options.max_sequences = static_cast<std::uint32_t>(rows.size());

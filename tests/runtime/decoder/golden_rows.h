@@ -39,9 +39,10 @@ struct GoldenReport {
 };
 
 /// Positions and steps with a margin of at least `min_margin` are compared for their token; all for
-/// their logprobs.
+/// their logprobs. `only_row`: of the row with this name alone.
 GoldenReport compare_with_golden(const TestModel& model, const RunOptions& options,
-                                 const std::string& golden_file, double min_margin);
+                                 const std::string& golden_file, double min_margin,
+                                 const std::string& only_row = "");
 
 /// One line for the log.
 std::string describe(const GoldenReport& report);

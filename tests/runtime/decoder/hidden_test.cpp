@@ -26,8 +26,9 @@ using Hidden = std::map<std::string, std::vector<std::vector<float>>>;  // stage
 /// Every stage of one prompt in one chunk, and the logits of its last token.
 Hidden compute_hidden(const TestModel& model, const std::vector<TokenId>& ids, Isa isa) {
   const auto num_tokens = static_cast<std::uint32_t>(ids.size());
-  kvcache::KvStorage storage(model.config.kv_geometry(kvcache::KvType::kF32, 16),
-                             num_tokens / 16 + 1);
+  const auto geometry = model.config.kv_geometry(kvcache::KvType::kF32, 16);
+  const std::uint32_t num_stripes = num_tokens / 16 + 1;
+  kvcache::KvStorage storage(geometry, num_stripes * geometry.blocks_per_stripes());
   WorkerTeam team(2);
   DecoderLimits limits;
   limits.num_threads = 2;
@@ -47,7 +48,12 @@ Hidden compute_hidden(const TestModel& model, const std::vector<TokenId>& ids, I
   BatchChunk chunk;
   chunk.num_tokens = num_tokens;
   chunk.tokens = ids;
-  chunk.block_tables[0] = blocks;
+  std::size_t first_block = 0;
+  for (std::size_t group = 0; group < geometry.groups.size(); ++group) {
+    const std::size_t count = std::size_t{num_stripes} * geometry.blocks_per_stripe(group);
+    chunk.block_tables[group] = std::span<const BlockId>(blocks).subspan(first_block, count);
+    first_block += count;
+  }
   batch.chunks.push_back(chunk);
   batch.num_tokens = num_tokens;
   std::vector<std::uint32_t> all;
@@ -109,6 +115,18 @@ TEST_CASE("Decoder: every block of SmolLM2 puts out what the reference does",
           "[runtime][smollm2][golden]") {
   for (const Isa isa : compiled_isas()) {
     if (cpu_supports(isa)) check_hidden(smollm2(), "smollm2-hidden.jsonl", isa, 34);
+  }
+}
+
+TEST_CASE("Decoder: every block of Gemma 3 puts out what the reference does",
+          "[runtime][golden][gemma][slow]") {
+  const auto model = gemma3();
+  if (model == nullptr) {
+    WARN("skipped: KVASIR_TEST_GEMMA names no file");
+    return;
+  }
+  for (const Isa isa : compiled_isas()) {
+    if (cpu_supports(isa)) check_hidden(*model, "gemma3-hidden.jsonl", isa, 22);
   }
 }
 

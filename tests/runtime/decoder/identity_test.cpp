@@ -97,14 +97,18 @@ class Scene {
   }
 
  private:
-  static constexpr std::uint32_t kNumBlocks = 101;  // prime: every stride visits all blocks
+  /// Prime, so that every stride visits all blocks.
+  [[nodiscard]] std::uint32_t num_blocks() const {
+    return subject_.model->config.kv_geometry(subject_.kv_type, 16).blocks_per_stripes() == 1 ? 101
+                                                                                              : 307;
+  }
 
   [[nodiscard]] RunOptions options() const {
     RunOptions options;
     options.isa = subject_.isa;
     options.kv_type = subject_.kv_type;
     options.num_threads = around_.num_threads;
-    options.num_blocks = kNumBlocks;
+    options.num_blocks = num_blocks();
     options.max_step_tokens = kAll + 4 * kMateTokens;
     return options;
   }
@@ -112,10 +116,10 @@ class Scene {
   std::vector<BlockId> take_blocks(std::uint32_t num_tokens) {
     const std::uint64_t start =
         around_.first_block + std::uint64_t{num_blocks_taken_} * around_.block_stride;
-    auto blocks = runner_.blocks(num_tokens, static_cast<std::uint32_t>(start % kNumBlocks),
+    auto blocks = runner_.blocks(num_tokens, static_cast<std::uint32_t>(start % num_blocks()),
                                  around_.block_stride);
     num_blocks_taken_ += static_cast<std::uint32_t>(blocks.size());
-    REQUIRE(num_blocks_taken_ <= kNumBlocks);
+    REQUIRE(num_blocks_taken_ <= num_blocks());
     return blocks;
   }
 
@@ -128,10 +132,11 @@ class Scene {
     prompt.insert(prompt.end(), suffix.begin(), suffix.end());
     const auto room = static_cast<std::uint32_t>(prompt.size()) + 4;
     TestSequence leader = make_sequence(greedy_request(prompt), take_blocks(room), false);
-    runner_.run_alone(leader, 13, 3);
-    const std::uint32_t shared_blocks = shared / 16;
+    leader.shares_blocks = target.shares_blocks = true;
     REQUIRE(shared % 16 == 0);
-    std::copy_n(leader.blocks.begin(), shared_blocks, target.blocks.begin());
+    // Taken before the leader's windows move on, as the prefix cache holds them.
+    runner_.share_stripes(leader, target, shared / 16);
+    runner_.run_alone(leader, 13, 3);
     target.num_computed = shared;
   }
 
@@ -145,16 +150,21 @@ class Scene {
     request.sampling.choice_index = 1;
     const auto room = static_cast<std::uint32_t>(request.prompt_tokens.size()) + kMateTokens;
     TestSequence sibling = make_sequence(request, take_blocks(room), false);
-    runner_.run_alone(sibling, 13, 2);
+    sibling.shares_blocks = target.shares_blocks = true;
     const std::uint32_t num_full = num_tokens / 16;
-    std::copy_n(sibling.blocks.begin(), num_full, target.blocks.begin());
+    const TestSequence as_computed = sibling;
+    runner_.share_stripes(sibling, target, num_full);
+    runner_.run_alone(sibling, 13, 2);
     if (num_tokens % 16 > 0) {
-      runner_.copy_before_step({.source = sibling.blocks[num_full],
-                                .destination = target.blocks[num_full],
-                                .num_tokens = num_tokens % 16});
+      runner_.copy_stripe_before_step(as_computed, target, num_full, num_tokens % 16);
     }
     target.num_computed = num_tokens;
     mates_.push_back(std::move(sibling));
+  }
+
+  [[nodiscard]] std::size_t room_of(const TestSequence& sequence) const {
+    const auto geometry = subject_.model->config.kv_geometry(subject_.kv_type, 16);
+    return sequence.blocks.size() / geometry.blocks_per_stripes() * 16;
   }
 
   TestSequence make_mate(std::uint32_t index) {
@@ -170,7 +180,7 @@ class Scene {
   void step(TestSequence& target) {
     std::vector<ChunkOrder> orders;
     for (TestSequence& mate : mates_) {
-      const bool full = mate.tokens.size() >= mate.blocks.size() * 16;
+      const bool full = mate.tokens.size() >= room_of(mate);
       if (full || dice_.below(4) == 0) continue;
       orders.push_back({&mate, 1 + dice_.below(30)});
     }
@@ -221,10 +231,12 @@ void check_identity(const Subject& subject, const std::vector<Circumstances>& li
 }
 
 /// Every chunk size, thread count, block order, with and without mates and a prefix from elsewhere.
-std::vector<Circumstances> all_circumstances(std::uint32_t prefix_tokens) {
+std::vector<Circumstances> all_circumstances(std::uint32_t prefix_tokens,
+                                             const std::vector<std::uint32_t>& chunks = {
+                                                 1U, 3U, 16U, 17U, 64U, kAll}) {
   std::vector<Circumstances> list;
   std::uint32_t i = 0;
-  for (const std::uint32_t chunk : {1U, 3U, 16U, 17U, 64U, kAll}) {
+  for (const std::uint32_t chunk : chunks) {
     ++i;
     list.push_back({.chunk_tokens = chunk, .num_threads = 1 + i % 3});
     list.push_back({.chunk_tokens = chunk,
@@ -321,6 +333,72 @@ TEST_CASE("Decoder: an int8 model's bits do not depend on what happens around a 
                      all_circumstances(272));
     }
   });
+}
+
+TEST_CASE("Decoder: a windowed model's bits do not depend on what happens around a sequence",
+          "[runtime]") {
+  const TinyShape shapes[] = {
+      // Two windowed layers for each full one; all layers; three KV heads of a width with a tail.
+      {.family = ModelFamily::kGemma3,
+       .num_kv_heads = 1,
+       .head_dim = 24,
+       .num_layers = 3,
+       .window_tokens = 40,
+       .full_layer_period = 3},
+      {.family = ModelFamily::kLlama, .window_tokens = 8},
+      {.family = ModelFamily::kGemma3,
+       .num_heads = 3,
+       .num_kv_heads = 3,
+       .head_dim = 20,
+       .width = 52,
+       .num_layers = 4,
+       .window_tokens = 17,
+       .full_layer_period = 2}};
+  for_each_isa([&](Isa isa) {
+    for (const TinyShape& shape : shapes) {
+      const auto model = make_tiny_model(shape, 3);
+      const auto prompt = random_tokens(kAttentionRange + 45, shape.vocab_size, 5);
+      check_identity({model.get(), isa, KvType::kF16, greedy_request(prompt), 9},
+                     all_circumstances(272, {1U, 17U, 64U}));
+    }
+    const TinyShape int8_shape{.family = ModelFamily::kGemma3,
+                               .num_kv_heads = 1,
+                               .head_dim = 32,
+                               .width = 64,
+                               .ffn_width = 96,
+                               .num_layers = 3,
+                               .window_tokens = 33,
+                               .full_layer_period = 3};
+    const auto model = make_tiny_int8_model(int8_shape, 7);
+    const auto prompt = random_tokens(kAttentionRange + 45, int8_shape.vocab_size, 5);
+    check_identity({model.get(), isa, KvType::kBf16, greedy_request(prompt), 9},
+                   all_circumstances(272, {1U, 17U, 64U}));
+  });
+}
+
+TEST_CASE("Decoder: a window that covers all positions changes no bit, a shorter one does",
+          "[runtime]") {
+  const TinyShape plain{.num_layers = 3};
+  const auto prompt = random_tokens(280, plain.vocab_size, 5);
+  const auto logits_with = [&](std::uint32_t window, std::uint32_t period) {
+    const auto model = make_tiny_model(plain, 3);
+    if (window > 0) {
+      // The same rotation in all layers: only the window differs.
+      model->config.layer_kinds.push_back({window, model->config.layer_kinds[0].rope});
+      for (std::uint32_t layer = 0; layer < plain.num_layers; ++layer) {
+        model->config.kind_of_layer.push_back((layer + 1) % period == 0 ? 0 : 1);
+      }
+    }
+    const Subject subject{model.get(), best_isa(), KvType::kF32, greedy_request(prompt), 3};
+    return Scene(subject, {.chunk_tokens = 60, .num_threads = 2}).run().logits;
+  };
+  const auto all = logits_with(0, 0);
+  CHECK(logits_with(282, 3) == all);
+  // What differs, differs from the first position on that the window does not reach back from.
+  const auto shorter = logits_with(281, 3);
+  CHECK(std::equal(shorter.begin(), shorter.begin() + 281, all.begin()));
+  CHECK(shorter[281] != all[281]);
+  CHECK(logits_with(100, 3)[100] != all[100]);
 }
 
 TEST_CASE("Decoder: seeded sampling does not depend on what happens around a sequence",

@@ -41,7 +41,10 @@ void SequenceRunner::step(std::span<const ChunkOrder> chunks) {
     if (sequence.keep_all_logits || sequence.request.prompt_logprobs) chunk.first_logits_row = 0;
     chunk.tokens = sequence.tokens;
     chunk.num_prompt_tokens = static_cast<std::uint32_t>(sequence.request.prompt_tokens.size());
-    chunk.block_tables[0] = sequence.blocks;
+    for (std::size_t group = 0; group < storage_.geometry().groups.size(); ++group) {
+      const TablePlace place = table_place(sequence, group);
+      chunk.block_tables[group] = std::span(sequence.blocks).subspan(place.begin, place.size);
+    }
     chunk.request = &sequence.request;
     batch.num_tokens += chunk.num_tokens;
     batch.chunks.push_back(chunk);
@@ -57,6 +60,7 @@ void SequenceRunner::step(std::span<const ChunkOrder> chunks) {
     const BatchChunk& chunk = batch.chunks[i];
     keep_rows(chunk, sequence, row);
     sequence.num_computed += chunk.num_tokens;
+    drop_behind_windows(sequence);
     if (chunk.first_logits_row < chunk.end_of_scored_rows()) {
       PromptLogprobs scores = result->prompts.at(next_prompt++);
       KVASIR_CHECK(scores.sequence == chunk.sequence);
@@ -73,6 +77,56 @@ void SequenceRunner::step(std::span<const ChunkOrder> chunks) {
   KVASIR_CHECK(row == executor_->num_kept_logits());
   KVASIR_CHECK(next_sampled == result->sampled.size());
   KVASIR_CHECK(next_prompt == result->prompts.size());
+}
+
+SequenceRunner::TablePlace SequenceRunner::table_place(const TestSequence& sequence,
+                                                       std::size_t group) const {
+  const kvcache::KvGeometry& geometry = storage_.geometry();
+  const std::size_t stripes = sequence.blocks.size() / geometry.blocks_per_stripes();
+  TablePlace place;
+  for (std::size_t before = 0; before < group; ++before) {
+    place.begin += stripes * geometry.blocks_per_stripe(before);
+  }
+  place.per_stripe = geometry.blocks_per_stripe(group);
+  place.size = stripes * place.per_stripe;
+  return place;
+}
+
+void SequenceRunner::share_stripes(const TestSequence& from, TestSequence& to,
+                                   std::uint32_t num_stripes) const {
+  for (std::size_t group = 0; group < storage_.geometry().groups.size(); ++group) {
+    const TablePlace source = table_place(from, group), destination = table_place(to, group);
+    std::copy_n(from.blocks.begin() + static_cast<std::ptrdiff_t>(source.begin),
+                num_stripes * source.per_stripe,
+                to.blocks.begin() + static_cast<std::ptrdiff_t>(destination.begin));
+  }
+}
+
+void SequenceRunner::copy_stripe_before_step(const TestSequence& from, const TestSequence& to,
+                                             std::uint32_t stripe, std::uint32_t num_tokens) {
+  for (std::size_t group = 0; group < storage_.geometry().groups.size(); ++group) {
+    const TablePlace source = table_place(from, group), destination = table_place(to, group);
+    for (std::size_t i = 0; i < source.per_stripe; ++i) {
+      const std::size_t offset = stripe * source.per_stripe + i;
+      copy_before_step({.source = from.blocks[source.begin + offset],
+                        .destination = to.blocks[destination.begin + offset],
+                        .num_tokens = num_tokens});
+    }
+  }
+}
+
+void SequenceRunner::drop_behind_windows(TestSequence& sequence) {
+  for (std::size_t group = 0; group < storage_.geometry().groups.size(); ++group) {
+    const TablePlace place = table_place(sequence, group);
+    const std::size_t behind =
+        storage_.geometry().first_visible_stripe(group, sequence.num_computed) * place.per_stripe;
+    for (std::size_t i = 0; i < std::min(behind, place.size); ++i) {
+      BlockId& block = sequence.blocks[place.begin + i];
+      if (block == kNoBlock) continue;
+      if (!sequence.shares_blocks) fill_with_nan(storage_, block);
+      block = kNoBlock;
+    }
+  }
 }
 
 void SequenceRunner::keep_rows(const BatchChunk& chunk, TestSequence& sequence, std::size_t& row) {
@@ -95,7 +149,8 @@ void SequenceRunner::run_alone(TestSequence& sequence, std::uint32_t chunk_token
 
 std::vector<BlockId> SequenceRunner::blocks(std::uint32_t num_tokens, std::uint32_t first,
                                             std::uint32_t stride) const {
-  const std::uint64_t count = storage_.geometry().blocks_for(num_tokens);
+  const kvcache::KvGeometry& geometry = storage_.geometry();
+  const std::uint64_t count = geometry.stripes_for(num_tokens) * geometry.blocks_per_stripes();
   KVASIR_CHECK(std::gcd(stride, options_.num_blocks) == 1);
   KVASIR_CHECK(count <= options_.num_blocks);
   std::vector<BlockId> table;
@@ -125,16 +180,20 @@ TestSequence make_sequence(Request request, std::vector<BlockId> blocks, bool ke
 }
 
 void fill_with_nan(kvcache::KvStorage& storage) {
+  for (std::uint32_t block = 0; block < storage.num_blocks(); ++block) {
+    fill_with_nan(storage, BlockId{block});
+  }
+}
+
+void fill_with_nan(kvcache::KvStorage& storage, BlockId block) {
   const kvcache::KvGeometry& geometry = storage.geometry();
   const kvcache::KvLayerGroup& group = geometry.groups.at(0);
   const std::size_t tile_bytes =
       std::size_t{group.head_dim} * geometry.block_tokens * kvcache::element_bytes(geometry.type);
-  for (std::uint32_t layer = 0; layer < group.num_layers; ++layer) {
-    for (std::uint32_t block = 0; block < storage.num_blocks(); ++block) {
-      for (std::uint32_t head = 0; head < group.num_kv_heads; ++head) {
-        std::memset(storage.k_tile(layer, BlockId{block}, head), 0xFF, tile_bytes);
-        std::memset(storage.v_tile(layer, BlockId{block}, head), 0xFF, tile_bytes);
-      }
+  for (std::uint32_t layer = 0; layer < geometry.layers_per_block(); ++layer) {
+    for (std::uint32_t head = 0; head < group.num_kv_heads; ++head) {
+      std::memset(storage.k_tile(layer, block, head), 0xFF, tile_bytes);
+      std::memset(storage.v_tile(layer, block, head), 0xFF, tile_bytes);
     }
   }
 }

@@ -2,6 +2,7 @@
 
 #include "core/rng.h"
 #include "runtime/model/pack_weights.h"
+#include "runtime/model/rope_config.h"
 #include "tests/support/sha256.h"
 
 #include <algorithm>
@@ -17,6 +18,9 @@ namespace {
 
 constexpr const char* kSmolLm2Sha256 =
     "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53";
+
+constexpr const char* kGemma3Sha256 =
+    "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818";
 
 std::string smollm2_path() {
   if (const char* path = std::getenv("KVASIR_TEST_MODEL")) return path;
@@ -59,7 +63,7 @@ class WeightMaker {
 ModelConfig tiny_config(const TinyShape& shape) {
   ModelConfig config;
   config.family = shape.family;
-  config.architecture = shape.family == ModelFamily::kLlama ? "llama" : "qwen2";
+  config.architecture = std::string(family_traits(shape.family).architecture);
   config.name = "tiny";
   config.num_layers = shape.num_layers;
   config.width = shape.width;
@@ -70,11 +74,17 @@ ModelConfig tiny_config(const TinyShape& shape) {
   config.vocab_size = shape.vocab_size;
   config.context_tokens = 1024;
   config.rms_epsilon = 1e-5F;
-  config.rope.pairs =
-      shape.family == ModelFamily::kLlama ? RopePairs::kAdjacent : RopePairs::kHalves;
-  config.rope.dims = shape.head_dim;
-  for (std::uint32_t i = 0; i < shape.head_dim / 2; ++i) {
-    config.rope.inverse_frequency.push_back(std::pow(10000.0, -2.0 * i / shape.head_dim));
+  const RopeShape rope{family_traits(shape.family).pairs, shape.head_dim, config.context_tokens};
+  config.layer_kinds[0].rope = plain_rope_config(rope, shape.head_dim, 10'000.0);
+  if (shape.window_tokens == 0) return config;
+  LayerKind windowed{shape.window_tokens, plain_rope_config(rope, shape.head_dim, 1'000.0)};
+  if (shape.full_layer_period == 0) {
+    config.layer_kinds = {windowed};
+    return config;
+  }
+  config.layer_kinds.push_back(windowed);
+  for (std::uint32_t layer = 0; layer < shape.num_layers; ++layer) {
+    config.kind_of_layer.push_back((layer + 1) % shape.full_layer_period == 0 ? 0 : 1);
   }
   return config;
 }
@@ -165,6 +175,16 @@ const TestModel& smollm2() {
   return *model;
 }
 
+std::unique_ptr<TestModel> load_gemma3() {
+  const char* path = std::getenv("KVASIR_TEST_GEMMA");
+  return path == nullptr || *path == '\0' ? nullptr : load_model(path, kGemma3Sha256);
+}
+
+const TestModel* gemma3() {
+  static const std::unique_ptr<TestModel> model = load_gemma3();
+  return model.get();
+}
+
 std::unique_ptr<TestModel> make_tiny_model(const TinyShape& shape, std::uint64_t seed) {
   auto model = std::make_unique<TestModel>();
   model->config = tiny_config(shape);
@@ -174,6 +194,7 @@ std::unique_ptr<TestModel> make_tiny_model(const TinyShape& shape, std::uint64_t
   const double in_width = 2.0 / std::sqrt(shape.width);
   const std::uint32_t query_width = shape.num_heads * shape.head_dim;
   const std::uint32_t kv_width = shape.num_kv_heads * shape.head_dim;
+  const FamilyTraits& family = family_traits(shape.family);
   const bool biased = shape.family == ModelFamily::kQwen2;
   ModelWeights& weights = model->weights;
   weights.token_embedding = make.matrix(shape.vocab_size, shape.width, 1.0);
@@ -187,6 +208,14 @@ std::unique_ptr<TestModel> make_tiny_model(const TinyShape& shape, std::uint64_t
       layer.query_bias = make.values(query_width, 0.0, 0.5);
       layer.key_bias = make.values(kv_width, 0.0, 0.5);
       layer.value_bias = make.values(kv_width, 0.0, 0.5);
+    }
+    if (family.has_head_norms) {
+      layer.query_norm = make.values(shape.head_dim, 1.0, 0.5);
+      layer.key_norm = make.values(shape.head_dim, 1.0, 0.5);
+    }
+    if (family.has_post_norms) {
+      layer.post_attention_norm = make.values(shape.width, 1.0, 0.5);
+      layer.post_ffn_norm = make.values(shape.width, 1.0, 0.5);
     }
     layer.attention_output = make.matrix(shape.width, query_width, 2.0 / std::sqrt(query_width));
     layer.ffn_norm = make.values(shape.width, 1.0, 0.5);

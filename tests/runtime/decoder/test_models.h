@@ -30,6 +30,11 @@ std::unique_ptr<TestModel> load_model(const std::string& path, const std::string
 /// Loaded once.
 const TestModel& smollm2();
 
+/// Gemma 3 270M Q4_K_M from KVASIR_TEST_GEMMA; null where that names no file. Loaded once.
+const TestModel* gemma3();
+/// The same, loaded anew.
+std::unique_ptr<TestModel> load_gemma3();
+
 struct TinyShape {
   ModelFamily family = ModelFamily::kLlama;
   std::uint32_t num_heads = 4;
@@ -39,6 +44,8 @@ struct TinyShape {
   std::uint32_t ffn_width = 88;
   std::uint32_t num_layers = 2;
   std::uint32_t vocab_size = 97;
+  std::uint32_t window_tokens = 0;      // of the layers that have a window; 0: none does
+  std::uint32_t full_layer_period = 0;  // every so manieth layer has none; 0: all have it
 };
 /// Seeded random float32 weights; qwen2 has biases and rotates halves, llama adjacent pairs.
 std::unique_ptr<TestModel> make_tiny_model(const TinyShape& shape, std::uint64_t seed);

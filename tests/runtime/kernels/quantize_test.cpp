@@ -119,7 +119,7 @@ TEST_CASE("quantize: rows are padded to an odd number of lines", "[runtime][kern
   });
 }
 
-TEST_CASE("quantize: silu_multiply_quantize has the bits of silu_multiply and quantize_row",
+TEST_CASE("quantize: gates have the bits of their activation followed by quantize_row",
           "[runtime][kernel]") {
   constexpr std::uint32_t kRows = 5, k = 160;
   auto gate = Numbers(3).floats(std::size_t{kRows} * k, 20.0F);
@@ -127,14 +127,14 @@ TEST_CASE("quantize: silu_multiply_quantize has the bits of silu_multiply and qu
   gate[7] = -kInfinity;
   gate[40] = 1e30F;
   gate[70] = -200.0F;
-  for_each_isa([&](const KernelTable& table) {
+  const auto check = [&](const KernelTable& table, auto multiply, auto multiply_quantize) {
     std::vector<float> product(gate.size());
-    table.silu_multiply(gate.data(), up.data(), product.data(), product.size());
+    multiply(gate.data(), up.data(), product.data(), product.size());
     const QuantRows expected(table, product, k);
     const QuantRows rows(table, std::vector<float>(gate.size(), 1.0F), k);
     for (std::uint32_t block = 0; block < k / 32; ++block) {
-      table.quant->silu_multiply_quantize(gate.data() + block * 32, up.data() + block * 32, k,
-                                          kRows, rows.row(0), rows.stride, k, block);
+      multiply_quantize(gate.data() + block * 32, up.data() + block * 32, k, kRows, rows.row(0),
+                        rows.stride, k, block);
     }
     CHECK(rows.bytes.guards_hold());
     for (std::uint32_t m = 0; m < kRows; ++m) {
@@ -143,5 +143,9 @@ TEST_CASE("quantize: silu_multiply_quantize has the bits of silu_multiply and qu
         CHECK(same_record(record_at(rows.row(m), block), record_at(expected.row(m), block)));
       }
     }
+  };
+  for_each_isa([&](const KernelTable& table) {
+    check(table, table.silu_multiply, table.quant->silu_multiply_quantize);
+    check(table, table.gelu_multiply, table.quant->gelu_multiply_quantize);
   });
 }

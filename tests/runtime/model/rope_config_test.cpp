@@ -42,7 +42,7 @@ RopeConfig rope_of(const GgufWriter& writer) {
   const auto config = read_model_config(**opened);
   INFO((config ? "" : config.error().message));
   REQUIRE(config);
-  return config->rope;
+  return config->layer_kinds[0].rope;
 }
 
 void check_near(double value, double expected) {
@@ -86,11 +86,11 @@ TEST_CASE("RopeConfig: frequencies and magnitude of the tiny models are those of
     REQUIRE(config);
     const auto golden = read_json(path.substr(0, path.size() - 5) + ".json")["rope"];
     const auto expected = golden["inverse_frequency"].get<std::vector<double>>();
-    REQUIRE(config->rope.inverse_frequency.size() == expected.size());
+    REQUIRE(config->layer_kinds[0].rope.inverse_frequency.size() == expected.size());
     for (std::size_t i = 0; i < expected.size(); ++i) {
-      check_near(config->rope.inverse_frequency[i], expected[i]);
+      check_near(config->layer_kinds[0].rope.inverse_frequency[i], expected[i]);
     }
-    check_near(config->rope.magnitude, golden["magnitude"].get<double>());
+    check_near(config->layer_kinds[0].rope.magnitude, golden["magnitude"].get<double>());
   }
 }
 
