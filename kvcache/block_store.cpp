@@ -9,11 +9,11 @@
 
 namespace kvasir::kvcache {
 
-BlockStore::BlockStore(const KvGeometry& geometry, std::uint32_t num_blocks)
+BlockStore::BlockStore(const KvGeometry& geometry, std::uint32_t num_blocks, ReclaimPolicy policy)
     : geometry_(geometry),
       pool_(num_blocks),
       tree_(geometry),
-      queue_(geometry),
+      queue_(geometry, policy),
       owners_(num_blocks, kNoNode) {}
 
 void BlockStore::allocate(std::size_t group, std::vector<BlockId>& stripes) {

@@ -31,7 +31,7 @@ inline constexpr std::uint32_t kMostNodesPerBlock = 16;
 
 class BlockStore {
  public:
-  BlockStore(const KvGeometry& geometry, std::uint32_t num_blocks);
+  BlockStore(const KvGeometry& geometry, std::uint32_t num_blocks, ReclaimPolicy policy);
 
   [[nodiscard]] const KvGeometry& geometry() const { return geometry_; }
   [[nodiscard]] const BlockPool& pool() const { return pool_; }
@@ -58,6 +58,8 @@ class BlockStore {
   void enter(NodeId node);
   void leave(NodeId node);
   void hit(NodeId node) { queue_.hit(node); }
+  /// The only child goes on what its parent began: it is worth as much.
+  void follow(NodeId node) { queue_.follow(node, tree_.parent(node)); }
   /// A hit ended within the window after this stripe, or the tree branches there.
   void anchor(NodeId node, std::size_t group);
 

@@ -11,7 +11,7 @@
 namespace kvasir::kvcache {
 
 KvCacheManager::KvCacheManager(const KvCacheOptions& options)
-    : options_(options), store_(options.geometry, options.num_blocks) {
+    : options_(options), store_(options.geometry, options.num_blocks, options.reclaim_policy) {
   KVASIR_CHECK(options.num_blocks >= 1);
 }
 
@@ -222,10 +222,19 @@ void KvCacheManager::publish(Table& table, const HashedTokens& tokens,
       table.may_publish = false;
       return;
     }
+    const NodeId parent = table.last_node();
+    const bool is_new = !store_.tree().has_blocks(node);
     store_.enter(node);
-    store_.leave(table.last_node());
+    store_.leave(parent);
     table.nodes.push_back(node);
     adopt(table, node);
+    if (parent == kNoNode) continue;
+    // A shorter stripe that this one covers has given way by now.
+    if (store_.tree().num_children(parent) > 1) {
+      anchor_branch(table);
+    } else if (is_new) {
+      store_.follow(node);
+    }
   }
 }
 
@@ -237,18 +246,13 @@ NodeId KvCacheManager::node_of(const Table& table, const HashedTokens& tokens) {
                                 tokens.tokens.subspan(index * block_tokens, block_tokens)};
   const BlockHash& hash = tokens.hashes.blocks()[index];
   const NodeId found = store_.tree().find(hash, identity);
-  if (found != kNoNode) return found;
-  const NodeId added = store_.publish(hash, identity);
-  if (added != kNoNode && identity.parent != kNoNode &&
-      store_.tree().num_children(identity.parent) > 1) {
-    anchor_branch(table);
-  }
-  return added;
+  return found != kNoNode ? found : store_.publish(hash, identity);
 }
 
-/// The tree branches after the table's published stripes: others may end their hits here as well.
+/// The tree branches before the last of the table's published stripes: others may end their hits
+/// there as well.
 void KvCacheManager::anchor_branch(const Table& table) {
-  const auto end = static_cast<std::uint32_t>(table.nodes.size());
+  const auto end = static_cast<std::uint32_t>(table.nodes.size()) - 1;
   const std::uint32_t position = end * options_.geometry.block_tokens;
   for (std::size_t group = 0; group < options_.geometry.groups.size(); ++group) {
     if (!is_windowed(group)) continue;

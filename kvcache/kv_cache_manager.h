@@ -26,8 +26,9 @@ struct KvCacheOptions {
   std::uint32_t num_blocks = 0;  // of the arena
   std::uint64_t model_hash = 0;  // the model file and every setting that changes K or V
   bool prefix_cache_enabled = true;
-  bool copies_partial_stripes = false;  // that a hit may end within a stripe
-  BlockHashFn hash = &hash_block;       // another one only in tests
+  bool copies_partial_stripes = true;  // that a hit may end within a stripe
+  BlockHashFn hash = &hash_block;      // another one only in tests
+  ReclaimPolicy reclaim_policy = ReclaimPolicy::kCostAware;
 };
 
 /// What one step of an audit computes and compares: see KvCacheManager::open_audit.

@@ -19,7 +19,8 @@ constexpr std::uint32_t kMostHits = 3;
 
 }  // namespace
 
-ReclaimQueue::ReclaimQueue(const KvGeometry& geometry) : geometry_(geometry) {}
+ReclaimQueue::ReclaimQueue(const KvGeometry& geometry, ReclaimPolicy policy)
+    : geometry_(geometry), policy_(policy) {}
 
 void ReclaimQueue::open(NodeId node, std::uint32_t depth, std::uint32_t num_tokens) {
   if (value_of(node) >= nodes_.size()) {
@@ -38,6 +39,10 @@ void ReclaimQueue::open(NodeId node, std::uint32_t depth, std::uint32_t num_toke
 void ReclaimQueue::hit(NodeId node) {
   std::uint32_t& hits = nodes_[value_of(node)].hits;
   hits = std::min(hits + 1, kMostHits);
+}
+
+void ReclaimQueue::follow(NodeId node, NodeId parent) {
+  nodes_[value_of(node)].hits = nodes_[value_of(parent)].hits;
 }
 
 void ReclaimQueue::anchor(NodeId node, std::size_t group) { unit(node, group).anchored = true; }
@@ -119,6 +124,7 @@ std::uint64_t ReclaimQueue::cost_of(std::uint32_t first_position, std::uint32_t 
 }
 
 std::uint64_t ReclaimQueue::value_of_unit(const ReclaimUnit& valued) const {
+  if (policy_ == ReclaimPolicy::kLeastRecent) return 0;
   const Node& node = nodes_[value_of(valued.node)];
   std::uint64_t clock = 0;
   std::uint64_t num_blocks = 0;

@@ -12,6 +12,9 @@
 
 namespace kvasir::kvcache {
 
+/// What decides. Only tests take another than the first, to compare.
+enum class ReclaimPolicy : std::uint8_t { kCostAware, kLeastRecent };
+
 /// What is reclaimed at once: the blocks of one windowed group of a node, or all that a node has.
 struct ReclaimUnit {
   static constexpr std::uint32_t kWholeNode = kMaxLayerGroups;
@@ -25,12 +28,14 @@ struct ReclaimUnit {
 /// value: so everything ages against what comes later. Calls take O(log units).
 class ReclaimQueue {
  public:
-  explicit ReclaimQueue(const KvGeometry& geometry);
+  ReclaimQueue(const KvGeometry& geometry, ReclaimPolicy policy);
 
   /// A new node. `depth` in stripes.
   void open(NodeId node, std::uint32_t depth, std::uint32_t num_tokens);
   /// A prefix hit has taken it: it is worth more.
   void hit(NodeId node);
+  /// A node that goes on what another began has its hits.
+  void follow(NodeId node, NodeId parent);
   /// A hit ended within a window after it, or the tree branches there: passed() is no end for it.
   void anchor(NodeId node, std::size_t group);
   /// The last use of its blocks in one group ends now.
@@ -78,6 +83,7 @@ class ReclaimQueue {
   [[nodiscard]] std::uint64_t value_of_unit(const ReclaimUnit& unit) const;
 
   KvGeometry geometry_;
+  ReclaimPolicy policy_;
   std::uint64_t clock_ = 0;
   std::uint64_t num_uses_ = 0;
   std::vector<Node> nodes_;  // [nodes]

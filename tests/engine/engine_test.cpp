@@ -201,7 +201,7 @@ TEST_CASE("Engine: a prefix of an earlier turn is found and changes no token", "
   fixture.run_until_idle();
   CHECK(cold->tokens() == warm->tokens());
   CHECK(cold->finish()->usage.cached_tokens == 0);
-  CHECK(warm->finish()->usage.cached_tokens == 63);  // whole blocks of 16, never the whole prompt
+  CHECK(warm->finish()->usage.cached_tokens == 63);  // never the whole prompt
 }
 
 TEST_CASE("Engine: a stop token ends a sequence and is counted", "[engine]") {
