@@ -50,6 +50,22 @@ TEST_CASE("A receipt: adds up over preemptions, and keeps the highest peak", "[s
   CHECK(loop.kv.totals().taken == 4 + usage.kv.taken_blocks);
 }
 
+TEST_CASE("A receipt: of one that is cancelled in a second, shorter run has the first one's peak",
+          "[scheduler]") {
+  kvcache::KvCacheOptions options = testing::small_cache(6);
+  options.prefix_cache_enabled = false;
+  Loop loop(options);
+  loop.submit(1, request(repeat(7, 8), 8));
+  loop.submit(2, request(repeat(5, 8), 8));
+  while (loop.state.totals.preemptions == 0) loop.step();
+  loop.limits.max_step_tokens = 2;
+  while (loop.state.find(SequenceId{2})->num_computed_tokens == 0) loop.step();
+  REQUIRE(loop.kv.blocks_held(SequenceId{2}) == 1);
+  const std::optional<Sequence> removed = remove(loop.state, loop.kv, SequenceId{2});
+  REQUIRE(removed.has_value());
+  CHECK(removed->kv == kvcache::KvReceipt{3, 0, 4, 4});
+}
+
 TEST_CASE("Attention scores: are counted once for each pass, in windows as far as they see",
           "[scheduler]") {
   Loop loop(testing::windowed_cache(400, 6, 16));

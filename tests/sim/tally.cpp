@@ -29,7 +29,7 @@ constexpr std::array kRows = {
     TallyRow{"found", &Tally::prefix_hit_tokens, 100'000},
     TallyRow{"forks", &Tally::forks, 1000},
     TallyRow{"late forks", &Tally::late_forks, 100},
-    TallyRow{"forks after preemption", &Tally::forks_again, 100},
+    TallyRow{"forks after preemption", &Tally::forks_again, 25},
     TallyRow{"forks of others", &Tally::forks_of_others, 1000},
     TallyRow{"blocks copied", &Tally::copied_blocks, 1000},
     TallyRow{"hits within a stripe", &Tally::partial_hits, 1000},
