@@ -31,6 +31,8 @@ ModelInfo tiny_model_info(std::uint32_t num_blocks) {
   model.num_blocks = num_blocks;
   model.kv_budget_bytes = num_blocks * model.geometry.bytes_per_block();
   model.system_fingerprint = "fp_test";
+  model.query_heads = 4;
+  model.weights_bytes = 4096;
   return model;
 }
 
