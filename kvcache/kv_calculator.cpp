@@ -1,6 +1,7 @@
 #include "kvcache/kv_calculator.h"
 
 #include "core/check.h"
+#include "kvcache/kv_formula.h"
 #include "kvcache/kv_plan.h"
 
 #include <algorithm>
@@ -99,14 +100,6 @@ std::uint64_t mean_over_layers(const KvPlan& plan, std::uint64_t PlanGroup::*sco
   Wide sum = 0;
   for (const PlanGroup& group : plan.groups) sum += Wide{group.*scores} * group.shape.num_layers;
   return static_cast<std::uint64_t>((sum + plan.num_layers / 2) / plan.num_layers);
-}
-
-/// Heads and dimensions are equal in all groups, so that the formula of one holds for all.
-std::string token_formula(const KvPlan& plan) {
-  return "2 x " + counted(plan.num_layers, "layer") + " x " +
-         counted(plan.num_kv_heads, "KV head") + " x " + std::to_string(plan.head_dim) + " x " +
-         counted(element_bytes(plan.asked.type), "byte") + " = " +
-         std::to_string(plan.bytes_per_token);
 }
 
 std::string total_formula(const KvPlan& plan) {
@@ -233,7 +226,7 @@ Result<KvPlan> plan_kv(PlanRequest request) {
   plan.grouping_ratio = plan.asked.model.query_heads / model_kv_heads;
   if (auto fits = fill_bytes(plan); !fits) return tl::unexpected<Error>(fits.error());
   fill_work(plan);
-  plan.formula = token_formula(plan);
+  plan.formula = bytes_per_token_formula(charged_geometry(plan));
   plan.formula_total = total_formula(plan);
   return plan;
 }

@@ -51,7 +51,8 @@ std::string allowed_text(const FieldRow& row, const RequestLimits& limits) {
   const std::string bytes = byte_range(row.bytes, limits);
   switch (row.kind) {
     case FieldKind::kText:
-      return row.one_of.empty() ? "a string" + bytes : one_of_text(row.one_of);
+      if (!row.one_of.empty()) return one_of_text(row.one_of);
+      return "a string" + bytes + (row.form.empty() ? "" : " of the form " + std::string(row.form));
     case FieldKind::kInteger:
       return integer_text(row.integers.value_or(IntegerRange{}), limits);
     case FieldKind::kNumber:

@@ -203,7 +203,9 @@ TEST_CASE("calculator: Gemma 3 270M, by hand", "[kvcache]") {
   CHECK(plan.groups[1].kept_tokens == 32'768);
   CHECK(plan.groups[1].bytes_per_sequence == 96 * kMib);
   CHECK(plan.bytes_per_sequence == 7'864'320 + 96 * kMib);
-  CHECK(plan.formula == "2 x 18 layers x 1 KV head x 256 x 2 bytes = 18432");
+  CHECK(plan.formula ==
+        "2 x 15 layers (window 512) x 1 KV head x 256 x 2 bytes + 2 x 3 layers x 1 KV head x 256 x "
+        "2 bytes = 18432");
   CHECK(plan.formula_total ==
         "(15360 bytes x min(32768, 512) tokens + 3072 bytes x 32768 tokens) x 1 sequence = "
         "108527616");
