@@ -125,9 +125,6 @@ server::ModelInfo model_info(const LoadedOptions& loaded, const EngineStack& sta
   info.system_fingerprint = fingerprint(stack, options.kv_type, model_hash);
   info.num_threads = stack.threads.threads;
   info.step_tokens = options.step_tokens;
-  info.query_heads = stack.model->config.num_heads;
-  for (const runtime::GgufTensor& tensor : stack.model->text.file->tensors())
-    info.weights_bytes += tensor.data.size();
   return info;
 }
 
@@ -180,7 +177,10 @@ engine::EngineOptions engine_options(const config::ServeOptions& options, const 
   engine.model_hash = model_hash;
   engine.prefix_cache = options.prefix_cache;
   engine.audit_rate = options.kv_audit_rate;
-  engine.on_audit_finding = [](const std::string& what) { spdlog::error("KV audit: {}", what); };
+  engine.on_audit_finding = [&stack](const std::string& what) {
+    spdlog::error("KV audit: {}", what);
+    if (stack.on_audit_finding) stack.on_audit_finding();
+  };
   return engine;
 }
 

@@ -14,6 +14,7 @@
 #include "server/generate_service.h"
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -35,6 +36,9 @@ struct EngineStack {
   std::unique_ptr<runtime::CpuExecutor> executor;
   std::unique_ptr<engine::Engine> engine;
   server::ModelInfo info;
+  /// Called on the engine thread when an audit has found something; may be empty. Set before that
+  /// thread starts.
+  std::function<void()> on_audit_finding;
 };
 
 /// Throws StartupError naming where the option was set, the numbers and what is allowed.

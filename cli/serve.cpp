@@ -155,6 +155,8 @@ int serve(const config::LoadedOptions& loaded) {
       stack->clock, request_limits(options),
       {.kv_receipt = options.kv_receipt, .audit_strict = options.kv_audit_strict});
   Doors doors(options, *stack, secrets, service);
+  // Health watchers are told at once; probes ask for themselves.
+  stack->on_audit_finding = [&doors] { doors.publish_readiness(); };
   engine::EngineThread engine_thread(*stack->engine);
   service.set_readiness(server::Readiness::kReady);
   doors.publish_readiness();

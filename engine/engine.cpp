@@ -61,10 +61,11 @@ struct Engine::Impl {
         kv(kvcache::KvCacheOptions{.geometry = engine_options.geometry,
                                    .num_blocks = engine_options.num_blocks,
                                    .model_hash = engine_options.model_hash,
-                                   .prefix_cache_enabled = engine_options.prefix_cache}),
+                                   .prefix_cache_enabled = engine_options.prefix_cache,
+                                   .copies_partial_stripes = true}),
         truth_check({.rate = engine_options.audit_rate,
                      .max_step_tokens = engine_options.limits.max_step_tokens,
-                     .on_finding = engine_options.on_audit_finding}) {
+                     .on_finding = [this](const std::string& what) { findings.push_back(what); }}) {
     publish();
   }
 
@@ -139,7 +140,15 @@ struct Engine::Impl {
     if (audits) truth_check.step(kv, executor);
     publish();
     deliver();
+    tell_findings();
     return audits;
+  }
+
+  /// After publish(): whoever hears of a mismatch finds it in the status.
+  void tell_findings() {
+    for (const std::string& finding : std::exchange(findings, {})) {
+      if (options.on_audit_finding) options.on_audit_finding(finding);
+    }
   }
 
   bool wait_for_work() {
@@ -364,6 +373,7 @@ struct Engine::Impl {
   kvcache::KvCacheManager kv;
   scheduler::SchedulerState state;
   TruthCheck truth_check;
+  std::vector<std::string> findings;  // of this step's audit, not told yet
   StepTimes step_times;
   std::unordered_map<SequenceId, std::shared_ptr<TokenSink>> sinks;
   std::vector<Outgoing<PromptLogprobs>> outgoing_prompts;  // of this step; delivered first

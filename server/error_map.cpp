@@ -2,6 +2,7 @@
 
 #include "core/check.h"
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 
@@ -138,6 +139,12 @@ std::string_view grpc_status_name(int status) {
   const auto index = static_cast<std::size_t>(status);
   KVASIR_CHECK(index < kNames.size(), "gRPC status " << status);
   return kNames[index];
+}
+
+std::uint32_t retry_after_seconds(ErrorCode code, std::uint32_t estimate_seconds) {
+  const std::uint32_t usual = error_mapping(code).retry_after_seconds;
+  if (code != ErrorCode::kQueueFull && code != ErrorCode::kDraining) return usual;
+  return std::clamp(estimate_seconds, usual, kMaxRetryAfterSeconds);
 }
 
 CancelCause cancel_cause_of(ErrorCode code) {

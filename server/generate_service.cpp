@@ -2,6 +2,7 @@
 
 #include "core/check.h"
 #include "core/rng.h"
+#include "engine/retry_after.h"
 #include "server/error_map.h"
 #include "server/generation_record.h"
 #include "server/keyed_digest.h"
@@ -25,6 +26,8 @@
 
 namespace kvasir::server {
 namespace {
+
+static_assert(engine::kMaxRetryAfterSeconds == kMaxRetryAfterSeconds);
 
 /// A busy engine whose step does not end for so long is taken for stalled: a step's fixed part, and
 /// what each of its tokens may take on a slow machine with a large model (some ms, here tenfold).
@@ -328,11 +331,7 @@ bool GenerateService::alive() const { return impl_->alive(); }
 Result<void> GenerateService::check_serving() const { return impl_->check_serving(); }
 
 std::uint32_t GenerateService::retry_after_seconds(const Error& error) const {
-  const std::uint32_t usual = error_mapping(error.code).retry_after_seconds;
-  // A server that drains goes with its last sequence; one that loads or stalls is no queue.
-  if (error.code != ErrorCode::kQueueFull && error.code != ErrorCode::kDraining) return usual;
-  const std::uint32_t estimate = impl_->engine.status().retry_after_seconds;
-  return std::min(std::max(usual, estimate), kMaxRetryAfterSeconds);
+  return server::retry_after_seconds(error.code, impl_->engine.status().retry_after_seconds);
 }
 
 bool GenerateService::Impl::alive() const {

@@ -2,7 +2,6 @@
 
 #include "core/seconds.h"
 #include "kvcache/kv_formula.h"
-#include "server/generate_service.h"
 
 #include <array>
 #include <tuple>
@@ -193,14 +192,17 @@ std::span<const FactRow<KvStatus>> kv_status_rows() {
   return rows;
 }
 
-KvStatus kv_status(const GenerateService& service) {
-  const engine::EngineStatus now = service.status();
+KvStatus kv_status(const engine::EngineStatus& now, const ModelInfo& model, Readiness readiness) {
   KvStatus out;
-  set_model(service.model(), out);
+  set_model(model, out);
   set_pool(now, out);
   set_work(now, out);
-  out.readiness = readiness_name(service.readiness());
+  out.readiness = readiness_name(readiness);
   return out;
+}
+
+KvStatus kv_status(const GenerateService& service) {
+  return kv_status(service.status(), service.model(), service.readiness());
 }
 
 }  // namespace kvasir::server

@@ -2,7 +2,9 @@
 // from the engine's published status and the model. How it is written is the doors'.
 #pragma once
 
+#include "engine/step_stats.h"
 #include "server/answer_facts.h"
+#include "server/generate_service.h"
 
 #include <cstdint>
 #include <span>
@@ -10,8 +12,6 @@
 #include <vector>
 
 namespace kvasir::server {
-
-class GenerateService;
 
 /// Layers that attend alike.
 struct LayerGroupFacts {
@@ -81,6 +81,9 @@ struct KvStatus {
 };
 [[nodiscard]] std::span<const FactRow<KvStatus>> kv_status_rows();
 
+[[nodiscard]] KvStatus kv_status(const engine::EngineStatus& now, const ModelInfo& model,
+                                 Readiness readiness);
+/// Of this moment.
 [[nodiscard]] KvStatus kv_status(const GenerateService& service);
 
 }  // namespace kvasir::server

@@ -14,7 +14,7 @@ namespace kvasir::server {
 
 /// What a request says of its length.
 struct WantedTokens {
-  std::optional<std::uint64_t> max_tokens;  // absent: what is left, up to when_absent
+  std::optional<std::uint64_t> max_tokens = {};  // absent: what is left, up to when_absent
   std::uint64_t min_tokens = 0;
   std::uint64_t when_absent = 0;
 };

@@ -18,7 +18,6 @@ enum class RouteId : std::uint8_t {
   kChat,
   kTokenize,
   kDetokenize,
-  kPlan,
   kModels,
   kModel,
   kLive,

@@ -246,6 +246,43 @@ def test_refused_requests_count_by_code_and_are_no_sequences(served):
     assert after.value("kvasir_prompt_tokens_total") == before.value("kvasir_prompt_tokens_total")
 
 
+def test_every_count_of_the_pool_moves(start_daemon):
+    """Seven blocks for answers that outgrow what they are believed to be, and every hit is audited."""
+    block = 30 * 3 * 64 * 2 * 2 * 32
+    daemon = start_daemon(kv_budget=7 * block, max_sequences=4, kv_audit=1)
+    before = Scrape(daemon)
+    answers = [daemon.stub.Complete.future(pb.CompleteRequest(
+        prompt=[pb.Prompt(text=f"{number} " + "is a number " * 15)], max_tokens=60, ignore_eos=True, temperature=0))
+        for number in ("One", "Two", "Three", "Four")]
+    usages = [answer.result().usage for answer in answers]
+    # All blocks are in use by now, so that what is cached last is there to be found.
+    for _ in range(2):
+        usages.append(daemon.stub.Complete(pb.CompleteRequest(
+            prompt=[pb.Prompt(text="Ten " + "is a number " * 15)], max_tokens=1)).usage)
+    eventually(lambda: Scrape(daemon).value("kvasir_kv_audited_prefixes_total") > 0, "a hit was audited")
+    daemon.wait_idle()
+    after = Scrape(daemon)
+
+    def moved(name):
+        return after.value(name) - before.value(name)
+
+    receipts = [usage.kv_cache for usage in usages]
+    assert moved("kvasir_kv_taken_blocks_total") * block == sum(receipt.taken_bytes for receipt in receipts) > 0
+    assert moved("kvasir_kv_returned_blocks_total") * block == sum(receipt.returned_bytes for receipt in receipts)
+    assert moved("kvasir_preemptions_total") == sum(receipt.preemptions for receipt in receipts) > 0
+    assert moved("kvasir_recomputed_tokens_total") == sum(receipt.recomputed_tokens for receipt in receipts) > 0
+    assert moved("kvasir_computed_tokens_total") == sum(receipt.computed_tokens for receipt in receipts)
+    assert moved("kvasir_kv_reclaimed_blocks_total") > 0
+    assert moved("kvasir_prefix_cache_hit_tokens_total") > 0 and moved("kvasir_prefix_cache_miss_tokens_total") > 0
+    assert moved("kvasir_prefix_cache_query_tokens_total") == (
+        moved("kvasir_prefix_cache_hit_tokens_total") + moved("kvasir_prefix_cache_miss_tokens_total"))
+    assert moved("kvasir_kv_audited_tokens_total") > 0 and moved("kvasir_kv_audit_mismatches_total") == 0
+    assert moved("kvasir_kv_window_returned_blocks_total") == 0  # no layer of this model has a window
+    assert after.value("kvasir_kv_budget_bytes") == 7 * block
+    assert after.value("kvasir_kv_live_bytes") == 0 == after.value("kvasir_kv_reserved_bytes")
+    assert after.value("kvasir_kv_free_bytes") == 7 * block >= after.value("kvasir_kv_cached_bytes") > 0
+
+
 def test_a_full_queue_is_a_refusal(start_daemon):
     daemon = start_daemon(max_sequences=1, max_waiting=1)
     first = RawClient(daemon, {"stream": True})

@@ -39,6 +39,26 @@ TEST_CASE("error_mapping: both doors give one verdict", "[server]") {
   check(ErrorCode::kInternal, 500, 13, "internal_error");
 }
 
+TEST_CASE("retry_after_seconds: the estimate counts where a place is waited for", "[server]") {
+  CHECK(retry_after_seconds(ErrorCode::kQueueFull, 0) == 1);
+  CHECK(retry_after_seconds(ErrorCode::kQueueFull, 1) == 1);
+  CHECK(retry_after_seconds(ErrorCode::kQueueFull, 37) == 37);
+  CHECK(retry_after_seconds(ErrorCode::kQueueFull, 100'000) == 60);
+  CHECK(retry_after_seconds(ErrorCode::kDraining, 1) == 5);
+  CHECK(retry_after_seconds(ErrorCode::kDraining, 37) == 37);
+  CHECK(retry_after_seconds(ErrorCode::kModelLoading, 37) == 5);
+  CHECK(retry_after_seconds(ErrorCode::kEngineUnavailable, 37) == 5);
+  CHECK(retry_after_seconds(ErrorCode::kInvalidValue, 37) == 0);
+}
+
+TEST_CASE("grpc_status_name: as gRPC spells its numbers", "[server]") {
+  CHECK(grpc_status_name(0) == "OK");
+  CHECK(grpc_status_name(3) == "INVALID_ARGUMENT");
+  CHECK(grpc_status_name(8) == "RESOURCE_EXHAUSTED");
+  CHECK(grpc_status_name(14) == "UNAVAILABLE");
+  CHECK(grpc_status_name(16) == "UNAUTHENTICATED");
+}
+
 TEST_CASE("cancel_cause_of: the siblings of a failed choice count its cause", "[server]") {
   CHECK(cancel_cause_of(ErrorCode::kDeadlineExceeded) == CancelCause::kDeadline);
   CHECK(cancel_cause_of(ErrorCode::kDraining) == CancelCause::kDrain);

@@ -304,9 +304,17 @@ TEST_CASE("Metrics: the engine's status is read at the scrape", "[server]") {
   harness.status.computed_tokens_total = 612;
   harness.status.recomputed_tokens_total = 13;
   harness.status.wasted_tokens_total = 14;
-  harness.status.prefix_query_tokens_total = 15;
+  harness.status.prefix_query_tokens_total = 20;
   harness.status.prefix_hit_tokens_total = 16;
   harness.status.preemptions_total = 17;
+  harness.status.reserved_blocks = 3;
+  harness.status.taken_blocks_total = 31;
+  harness.status.returned_blocks_total = 32;
+  harness.status.window_returned_blocks_total = 33;
+  harness.status.reclaimed_blocks_total = 34;
+  harness.status.audited_prefixes_total = 35;
+  harness.status.audited_tokens_total = 36;
+  harness.status.audit_mismatches_total = 37;
   harness.status.execute_time_total = 1500ms;
   harness.status.step_time_total = 2500ms;
   harness.status.steps_by_tokens[0] = 8;   // of one token
@@ -328,8 +336,17 @@ TEST_CASE("Metrics: the engine's status is read at the scrape", "[server]") {
       {"kvasir_computed_tokens_total", 612},
       {"kvasir_recomputed_tokens_total", 13},
       {"kvasir_wasted_tokens_total", 14},
-      {"kvasir_prefix_cache_query_tokens_total", 15},
-      {"vllm:prefix_cache_queries_total", 15},
+      {"kvasir_kv_reserved_bytes", 300},
+      {"kvasir_kv_taken_blocks_total", 31},
+      {"kvasir_kv_returned_blocks_total", 32},
+      {"kvasir_kv_window_returned_blocks_total", 33},
+      {"kvasir_kv_reclaimed_blocks_total", 34},
+      {"kvasir_kv_audited_prefixes_total", 35},
+      {"kvasir_kv_audited_tokens_total", 36},
+      {"kvasir_kv_audit_mismatches_total", 37},
+      {"kvasir_prefix_cache_miss_tokens_total", 4},
+      {"kvasir_prefix_cache_query_tokens_total", 20},
+      {"vllm:prefix_cache_queries_total", 20},
       {"kvasir_prefix_cache_hit_tokens_total", 16},
       {"vllm:prefix_cache_hits_total", 16},
       {"kvasir_preemptions_total", 17},

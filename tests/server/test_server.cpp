@@ -13,13 +13,7 @@
 namespace kvasir::server::testing {
 namespace {
 
-kvcache::KvGeometry tiny_geometry() {
-  return {.groups = {{.num_layers = 1, .num_kv_heads = 1, .head_dim = 16, .window_tokens = 0}},
-          .type = kvcache::KvType::kF32,
-          .block_tokens = 16};
-}
-
-ModelInfo tiny_model_info(std::uint32_t num_blocks) {
+ModelInfo tiny_model_info(const TestEngineOptions& options) {
   ModelInfo model;
   model.served_name = "tiny/model";
   model.aliases = {"alias"};
@@ -27,16 +21,20 @@ ModelInfo tiny_model_info(std::uint32_t num_blocks) {
   model.created_unix = 1;
   model.context_tokens = kTinyContext;
   model.vocab_size = kTinyVocabSize;
-  model.geometry = tiny_geometry();
-  model.num_blocks = num_blocks;
-  model.kv_budget_bytes = num_blocks * model.geometry.bytes_per_block();
+  model.geometry = options.geometry;
+  model.num_blocks = options.num_blocks;
+  model.kv_budget_bytes = options.num_blocks * model.geometry.bytes_per_block();
   model.system_fingerprint = "fp_test";
-  model.query_heads = 4;
-  model.weights_bytes = 4096;
   return model;
 }
 
 }  // namespace
+
+kvcache::KvGeometry tiny_geometry() {
+  return {.groups = {{.num_layers = 1, .num_kv_heads = 1, .head_dim = 16, .window_tokens = 0}},
+          .type = kvcache::KvType::kF32,
+          .block_tokens = 16};
+}
 
 bool eventually(const std::function<bool()>& holds) {
   const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(10);
@@ -47,16 +45,22 @@ bool eventually(const std::function<bool()>& holds) {
   return true;
 }
 
-TestEngine::TestEngine(std::uint32_t num_blocks, std::uint32_t max_waiting) {
-  engine::EngineOptions options;
-  options.geometry = tiny_geometry();
-  options.num_blocks = num_blocks;
-  options.limits.context_tokens = kTinyContext;
-  options.limits.max_sequences = 8;
-  options.max_waiting_sequences = max_waiting;
-  engine = std::make_unique<engine::Engine>(options, executor, clock);
-  service = std::make_unique<GenerateService>(tiny_model_info(num_blocks), *engine,
-                                              tiny_tokenizer(), &tiny_chat_template(), clock);
+TestEngine::TestEngine(const TestEngineOptions& options) {
+  engine::EngineOptions of_engine;
+  of_engine.geometry = options.geometry;
+  of_engine.num_blocks = options.num_blocks;
+  of_engine.limits.context_tokens = kTinyContext;
+  of_engine.limits.max_sequences = 8;
+  of_engine.limits.max_step_tokens = options.geometry.largest_chunk;
+  of_engine.max_waiting_sequences = options.max_waiting;
+  of_engine.audit_rate = options.audit_rate;
+  of_engine.on_audit_finding = [told = options.on_audit_finding](const std::string& /*what*/) {
+    if (told) told();
+  };
+  engine = std::make_unique<engine::Engine>(of_engine, executor, clock);
+  service = std::make_unique<GenerateService>(tiny_model_info(options), *engine, tiny_tokenizer(),
+                                              &tiny_chat_template(), clock, RequestLimits{},
+                                              options.service);
   service->set_readiness(Readiness::kReady);
   thread = std::make_unique<engine::EngineThread>(*engine);
 }
@@ -66,6 +70,12 @@ TestEngine::~TestEngine() { executor.open_gate(); }
 bool TestEngine::is_idle() const {
   const engine::EngineStatus status = engine->status();
   return status.running_sequences == 0 && status.waiting_sequences == 0 && status.live_blocks == 0;
+}
+
+TestServer::TestServer(const TestEngineOptions& engine_options) : TestEngine(engine_options) {
+  HttpOptions options;
+  options.port = 0;
+  door = std::make_unique<HttpServer>(options, *service);
 }
 
 TestServer::TestServer(HttpOptions options, std::uint32_t num_blocks, std::uint32_t max_waiting)

@@ -28,10 +28,24 @@ inline constexpr std::uint32_t kTinyContext = 256;
 /// True as soon as it holds; false when it does not within ten seconds.
 [[nodiscard]] bool eventually(const std::function<bool()>& holds);
 
+/// One layer of one head: 128 bytes a token, 2,048 a block of 16 tokens.
+[[nodiscard]] kvcache::KvGeometry tiny_geometry();
+
+struct TestEngineOptions {
+  std::uint32_t num_blocks = 64;
+  std::uint32_t max_waiting = 64;  // beside eight that run
+  kvcache::KvGeometry geometry = tiny_geometry();
+  double audit_rate = 0.0;
+  std::function<void()> on_audit_finding = {};
+  ServiceOptions service = {};
+};
+
 /// Engine and service without a door.
 class TestEngine {
  public:
-  explicit TestEngine(std::uint32_t num_blocks = 64, std::uint32_t max_waiting = 64);
+  explicit TestEngine(const TestEngineOptions& options);
+  explicit TestEngine(std::uint32_t num_blocks = 64, std::uint32_t max_waiting = 64)
+      : TestEngine(TestEngineOptions{.num_blocks = num_blocks, .max_waiting = max_waiting}) {}
   ~TestEngine();
 
   ScriptExecutor executor{byte_tokens("abcdefgh")};
@@ -44,6 +58,7 @@ class TestEngine {
 };
 
 struct TestServer : TestEngine {
+  explicit TestServer(const TestEngineOptions& engine_options);
   explicit TestServer(HttpOptions options = {}, std::uint32_t num_blocks = 64,
                       std::uint32_t max_waiting = 64);
   ~TestServer();

@@ -124,6 +124,16 @@ void ScriptExecutor::set_script(std::vector<TokenId> script) {
   script_ = std::move(script);
 }
 
+bool ScriptExecutor::same_slots(BlockId /*a*/, BlockId /*b*/, std::uint32_t /*slots*/) const {
+  const std::lock_guard lock(mutex_);
+  return !stale_;
+}
+
+void ScriptExecutor::make_stale() {
+  const std::lock_guard lock(mutex_);
+  stale_ = true;
+}
+
 void ScriptExecutor::ban_all() {
   const std::lock_guard lock(mutex_);
   all_banned_ = true;

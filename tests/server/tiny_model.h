@@ -37,10 +37,12 @@ inline constexpr std::uint32_t kTinyVocabSize = 300;
 class ScriptExecutor final : public runtime::Executor {
  public:
   explicit ScriptExecutor(std::vector<TokenId> script) : script_(std::move(script)) {}
-  [[nodiscard]] bool same_slots(BlockId, BlockId, std::uint32_t) const override { return true; }
+  [[nodiscard]] bool same_slots(BlockId, BlockId, std::uint32_t) const override;
   [[nodiscard]] Result<StepResult> execute(const runtime::Batch& batch) override;
 
   void set_script(std::vector<TokenId> script);
+  /// From now on what is computed again is not what it was.
+  void make_stale();
   /// From now on no row allows any token.
   void ban_all();
   void close_gate();
@@ -56,6 +58,7 @@ class ScriptExecutor final : public runtime::Executor {
   std::condition_variable changed_;
   std::vector<TokenId> script_;
   bool all_banned_ = false;
+  bool stale_ = false;
   bool closed_ = false;
   bool held_ = false;
   std::uint32_t allowed_steps_ = 0;
