@@ -18,6 +18,7 @@ using Command = std::function<int()>;
 [[nodiscard]] Command add_tokenize(CLI::App& app);
 [[nodiscard]] Command add_bench(CLI::App& app);
 [[nodiscard]] Command add_inspect(CLI::App& app);
+[[nodiscard]] Command add_plan(CLI::App& app);
 [[nodiscard]] Command add_healthcheck(CLI::App& app);
 [[nodiscard]] Command add_config_doc(CLI::App& app);
 

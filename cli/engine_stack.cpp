@@ -125,6 +125,9 @@ server::ModelInfo model_info(const LoadedOptions& loaded, const EngineStack& sta
   info.system_fingerprint = fingerprint(stack, options.kv_type, model_hash);
   info.num_threads = stack.threads.threads;
   info.step_tokens = options.step_tokens;
+  info.query_heads = stack.model->config.num_heads;
+  for (const runtime::GgufTensor& tensor : stack.model->text.file->tensors())
+    info.weights_bytes += tensor.data.size();
   return info;
 }
 

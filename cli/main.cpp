@@ -54,8 +54,8 @@ int run(int argc, char** argv) {
   std::vector<std::pair<CLI::App*, kvasir::cli::Command>> commands;
   for (const auto add :
        {kvasir::cli::add_serve, kvasir::cli::add_generate, kvasir::cli::add_tokenize,
-        kvasir::cli::add_bench, kvasir::cli::add_inspect, kvasir::cli::add_healthcheck,
-        kvasir::cli::add_config_doc}) {
+        kvasir::cli::add_bench, kvasir::cli::add_inspect, kvasir::cli::add_plan,
+        kvasir::cli::add_healthcheck, kvasir::cli::add_config_doc}) {
     kvasir::cli::Command command = add(app);
     commands.emplace_back(app.get_subcommands(nullptr).back(), std::move(command));
   }

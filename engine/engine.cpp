@@ -61,8 +61,7 @@ struct Engine::Impl {
         kv(kvcache::KvCacheOptions{.geometry = engine_options.geometry,
                                    .num_blocks = engine_options.num_blocks,
                                    .model_hash = engine_options.model_hash,
-                                   .prefix_cache_enabled = engine_options.prefix_cache,
-                                   .copies_partial_stripes = true}),
+                                   .prefix_cache_enabled = engine_options.prefix_cache}),
         truth_check({.rate = engine_options.audit_rate,
                      .max_step_tokens = engine_options.limits.max_step_tokens,
                      .on_finding = [this](const std::string& what) { findings.push_back(what); }}) {

@@ -75,6 +75,9 @@ What fields must be together:
 - A message has `role` (system, developer, user, assistant or tool; function is an older word for tool) and `content`, a
   text or a list of parts `{"type":"text","text":...}`; a message of role tool has `tool_call_id`.
 - `/tokenize` takes `prompt` or `messages`, and not both.
+- `/v1/kv/plan` takes `preset`, or `layers`, `head_dim` and one of `kv_heads` and `query_heads`, or `model` or nothing (the
+  served model), and only one of these; `query_heads` is a multiple of `kv_heads`, `window_pattern` needs `window_tokens`,
+  and all bytes together are at most 2^53.
 )";
 
 std::string cell(std::string_view text) {
@@ -119,11 +122,12 @@ void write_fields(std::ostream& out, FieldUsers user, std::string_view path,
 }
 
 std::string endpoints(unsigned users) {
-  constexpr std::array<std::pair<FieldUsers, std::string_view>, 4> kNames = {{
+  constexpr std::array<std::pair<FieldUsers, std::string_view>, 5> kNames = {{
       {kOfCompletions, "completions"},
       {kOfChat, "chat"},
       {kOfTokenize, "tokenize"},
       {kOfDetokenize, "detokenize"},
+      {kOfPlan, "plan"},
   }};
   std::string out;
   for (const auto& [user, name] : kNames) {
@@ -197,6 +201,7 @@ std::string api_document() {
   write_fields(out, kOfChat, "/v1/chat/completions", "Chat, ChatStream");
   write_fields(out, kOfTokenize, "/tokenize", "Tokenize");
   write_fields(out, kOfDetokenize, "/detokenize", "Detokenize");
+  write_fields(out, kOfPlan, "/v1/kv/plan", "Plan");
   out << kLimits << kTogether;
   write_others(out);
   write_receipt_and_status(out);

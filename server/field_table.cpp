@@ -2,6 +2,7 @@
 #include "server/field_table.h"
 
 #include "core/check.h"
+#include "server/kv_plan_rows.h"
 
 #include <algorithm>
 #include <initializer_list>
@@ -13,7 +14,7 @@ constexpr std::int64_t kInt32Min = std::numeric_limits<std::int32_t>::min();
 constexpr std::int64_t kInt32Max = std::numeric_limits<std::int32_t>::max();
 constexpr std::int64_t kWeekMs = 7LL * 24 * 3600 * 1000;
 constexpr unsigned kGenerate = kOfCompletions | kOfChat;
-constexpr unsigned kEverywhere = kGenerate | kOfTokenize | kOfDetokenize;
+constexpr unsigned kEverywhere = kGenerate | kOfTokenize | kOfDetokenize | kOfPlan;
 constexpr std::string_view kOnGrpcTheMethod = "the method says whether it streams";
 constexpr NumberRange kUnit{0, 1};
 constexpr NumberRange kPenalty{-2, 2};
@@ -434,6 +435,7 @@ Rows make_table() {
   add_stops(rows);
   add_answer(rows);
   add_service(rows);
+  add_plan_rows(rows);
   add_accepted(rows);
   add_refused(rows);
   return rows;

@@ -26,6 +26,7 @@ enum FieldUsers : unsigned {
   kOfChat = 2U,
   kOfTokenize = 4U,
   kOfDetokenize = 8U,
+  kOfPlan = 16U,
 };
 
 enum class FieldKind : std::uint8_t {
@@ -81,7 +82,9 @@ using FieldMember = std::variant<
     std::optional<std::int64_t> ChatFields::*, bool ChatFields::*, std::string ChatFields::*,
     std::optional<std::string> TokenizeFields::*,
     std::optional<std::vector<text::ChatMessage>> TokenizeFields::*,
-    std::optional<bool> TokenizeFields::*, std::vector<std::int64_t> DetokenizeFields::*>;
+    std::optional<bool> TokenizeFields::*, std::vector<std::int64_t> DetokenizeFields::*,
+    std::optional<std::string> PlanFields::*, std::optional<std::int64_t> PlanFields::*,
+    std::optional<bool> PlanFields::*>;
 
 /// A value, or words where it depends on something ("what is left of the context"). Nothing: the
 /// field is required, or not kSupported.
@@ -98,6 +101,8 @@ struct FieldRow {
   std::optional<IntegerRange> integers = {};  // the value
   std::optional<Bound> most_items = {};       // of a list or map
   std::optional<ByteRange> bytes = {};        // of a text, each text of a list, an object's JSON
+  std::span<const std::string_view> one_of = {};  // of a text: all that it may be; empty: anything
+  std::string_view form = {};  // of a text, as a regular expression that says all: "^[0-9]+$"
   FieldDefault when_absent = std::monostate();
   std::string_view harmless = {};   // of a refused field, as JSON: the value that asks for nothing
   std::string_view meaning = {};    // one sentence
@@ -116,6 +121,7 @@ constexpr unsigned users_of() {
   if constexpr (std::is_same_v<Fields, ChatFields>) return kOfChat;
   if constexpr (std::is_same_v<Fields, TokenizeFields>) return kOfTokenize;
   if constexpr (std::is_same_v<Fields, DetokenizeFields>) return kOfDetokenize;
+  if constexpr (std::is_same_v<Fields, PlanFields>) return kOfPlan;
 }
 
 /// Calls `visit` with the row's member in `fields`, if it has one there.

@@ -30,6 +30,16 @@ std::string byte_range(const std::optional<ByteRange>& range, const RequestLimit
   return range->low > 0 ? " of " + shown_value(range->low) + " to " + high : " of at most " + high;
 }
 
+/// "f32, f16 or bf16".
+std::string one_of_text(std::span<const std::string_view> words) {
+  std::string text;
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    if (i > 0) text += i + 1 < words.size() ? ", " : " or ";
+    text += words[i];
+  }
+  return text;
+}
+
 std::string at_most(const std::optional<Bound>& bound, const RequestLimits& limits) {
   return bound ? "at most " + shown_value(value_of(*bound, limits)) + " " : "";
 }
@@ -41,7 +51,8 @@ std::string allowed_text(const FieldRow& row, const RequestLimits& limits) {
   const std::string bytes = byte_range(row.bytes, limits);
   switch (row.kind) {
     case FieldKind::kText:
-      return "a string" + bytes;
+      if (!row.one_of.empty()) return one_of_text(row.one_of);
+      return "a string" + bytes + (row.form.empty() ? "" : " of the form " + std::string(row.form));
     case FieldKind::kInteger:
       return integer_text(row.integers.value_or(IntegerRange{}), limits);
     case FieldKind::kNumber:

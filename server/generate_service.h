@@ -38,7 +38,9 @@ struct ModelInfo {
                                    // equal ones
   std::string kernels;             // instruction set that runs
   std::uint32_t num_threads = 0;
-  std::uint32_t step_tokens = 0;  // most tokens of one step: how long it may take
+  std::uint32_t step_tokens = 0;    // most tokens of one step: how long it may take
+  std::uint32_t query_heads = 1;    // a multiple of the geometry's KV heads
+  std::uint64_t weights_bytes = 0;  // of the model file's tensors; 0: not known
 };
 
 /// What a door knows of a call beside its fields.

@@ -23,6 +23,11 @@ OrderedJson token_ids(const ValidationBounds& bounds) {
 
 OrderedJson text_schema(const FieldRow& row, const RequestLimits& limits, OrderedJson type) {
   OrderedJson schema{{"type", std::move(type)}};
+  if (!row.one_of.empty()) {
+    for (const std::string_view word : row.one_of) schema["enum"].push_back(std::string(word));
+    schema["enum"].push_back(nullptr);
+  }
+  if (!row.form.empty()) schema["pattern"] = std::string(row.form);
   if (row.bytes && row.bytes->low > 0) schema["minLength"] = row.bytes->low;
   if (row.bytes) schema["maxLength"] = value_of(row.bytes->high, limits);
   return schema;
@@ -138,6 +143,32 @@ OrderedJson one_input() {
   return OrderedJson::array({given("prompt", "string"), given("messages", "array")});
 }
 
+/// A plan is of a preset, of numbers, or of the served model, and null is absent.
+OrderedJson one_source() {
+  const OrderedJson absent{{"type", "null"}};
+  const OrderedJson given{{"not", absent}};
+  const auto required = [](const char* name) {
+    return OrderedJson{{"required", OrderedJson::array({name})},
+                       {"properties", {{name, {{"not", {{"type", "null"}}}}}}}};
+  };
+  const OrderedJson no_numbers{
+      {"layers", absent}, {"kv_heads", absent}, {"query_heads", absent}, {"head_dim", absent}};
+  OrderedJson preset{{"title", "A preset"},
+                     {"required", OrderedJson::array({"preset"})},
+                     {"properties", no_numbers}};
+  preset["properties"]["preset"] = given;
+  preset["properties"]["model"] = absent;
+  const OrderedJson numbers{
+      {"title", "Numbers"},
+      {"required", OrderedJson::array({"layers", "head_dim"})},
+      {"properties",
+       {{"layers", given}, {"head_dim", given}, {"preset", absent}, {"model", absent}}},
+      {"anyOf", OrderedJson::array({required("kv_heads"), required("query_heads")})}};
+  OrderedJson served{{"title", "The served model"}, {"properties", no_numbers}};
+  served["properties"]["preset"] = absent;
+  return OrderedJson::array({std::move(preset), numbers, std::move(served)});
+}
+
 }  // namespace
 
 OrderedJson request_schema(FieldUsers user, const ValidationBounds& bounds) {
@@ -156,6 +187,7 @@ OrderedJson request_schema(FieldUsers user, const ValidationBounds& bounds) {
   OrderedJson schema{{"type", "object"}, {"properties", std::move(properties)}};
   if (!required.empty()) schema["required"] = std::move(required);
   if (user == kOfTokenize) schema["oneOf"] = one_input();
+  if (user == kOfPlan) schema["oneOf"] = one_source();
   return schema;
 }
 

@@ -68,4 +68,13 @@ struct DetokenizeFields : RequestFields {
   std::vector<std::int64_t> tokens;
 };
 
+/// What the calculator is asked: a preset, the model's own numbers, or the served model.
+struct PlanFields : RequestFields {
+  std::optional<std::string> preset, kv_type, window_pattern;
+  std::optional<std::int64_t> layers, kv_heads, query_heads, head_dim;
+  std::optional<std::int64_t> context_tokens, batch, window_tokens, prompt_tokens, new_tokens;
+  std::optional<std::int64_t> budget_bytes;
+  std::optional<bool> grouping;
+};
+
 }  // namespace kvasir::server

@@ -73,6 +73,8 @@ class RowCheck {
 
   void check(const std::string& text) {
     if (row_.kind == FieldKind::kObject) return check_kwargs(text);
+    if (!row_.one_of.empty() && !contains(row_.one_of, text))
+      return require(false, shown_value(text));
     if (!has_good_size(text)) require(false, sized(text));
   }
 
@@ -218,5 +220,6 @@ template void check_rows(const CompletionFields&, const ValidationBounds&, Verdi
 template void check_rows(const ChatFields&, const ValidationBounds&, Verdict&);
 template void check_rows(const TokenizeFields&, const ValidationBounds&, Verdict&);
 template void check_rows(const DetokenizeFields&, const ValidationBounds&, Verdict&);
+template void check_rows(const PlanFields&, const ValidationBounds&, Verdict&);
 
 }  // namespace kvasir::server

@@ -34,7 +34,7 @@ class Verdict {
   std::optional<Error> error_;
 };
 
-/// `Fields` is any of the four structs of request_fields.h.
+/// `Fields` is any of the structs of request_fields.h.
 template <typename Fields>
 void check_rows(const Fields& fields, const ValidationBounds& bounds, Verdict& verdict);
 
@@ -42,5 +42,6 @@ extern template void check_rows(const CompletionFields&, const ValidationBounds&
 extern template void check_rows(const ChatFields&, const ValidationBounds&, Verdict&);
 extern template void check_rows(const TokenizeFields&, const ValidationBounds&, Verdict&);
 extern template void check_rows(const DetokenizeFields&, const ValidationBounds&, Verdict&);
+extern template void check_rows(const PlanFields&, const ValidationBounds&, Verdict&);
 
 }  // namespace kvasir::server

@@ -5,10 +5,12 @@
 #include "server/grpc/call_record.h"
 #include "server/grpc/convert.h"
 #include "server/grpc/facts_message.h"
+#include "server/grpc/kv_plan_message.h"
 #include "server/grpc/refused_stream.h"
 #include "server/grpc/request_message.h"
 #include "server/grpc/send_watch.h"
 #include "server/grpc/wire.h"
+#include "server/kv_plan.h"
 #include "server/wall_time.h"
 
 #include <algorithm>
@@ -43,8 +45,10 @@ template <class Base>
 using RawListModels = v1::Inference::WithRawCallbackMethod_ListModels<Base>;
 template <class Base>
 using RawGetStatus = v1::Inference::WithRawCallbackMethod_GetStatus<Base>;
+template <class Base>
+using RawPlan = v1::Inference::WithRawCallbackMethod_Plan<Base>;
 using RawInference = RawComplete<RawCompleteStream<RawChat<RawChatStream<
-    RawTokenize<RawDetokenize<RawListModels<RawGetStatus<v1::Inference::Service>>>>>>>>;
+    RawTokenize<RawDetokenize<RawListModels<RawGetStatus<RawPlan<v1::Inference::Service>>>>>>>>>;
 
 /// Runs a function on the prepare thread and answers with what it returns.
 class PreparedCall final : public ServerUnaryReactor,
@@ -125,6 +129,11 @@ class InferenceService final : public RawInference {
                                  ByteBuffer* out) override {
     return prepared(*context, "Detokenize",
                     [this, message = *request, out] { return detokenize(message, *out); });
+  }
+  ServerUnaryReactor* Plan(CallbackServerContext* context, const ByteBuffer* request,
+                           ByteBuffer* out) override {
+    return prepared(*context, "Plan",
+                    [this, message = *request, out] { return plan(message, *out); });
   }
 
   // These two look at ready facts only, so they answer at once, however much there is to tokenise.
@@ -263,6 +272,15 @@ class InferenceService final : public RawInference {
     v1::DetokenizeResponse response;
     response.set_prompt(std::move(*text));
     out = serialize_message(response);
+    return {};
+  }
+
+  Result<void> plan(const ByteBuffer& request, ByteBuffer& out) const {
+    v1::PlanRequest message;
+    if (Result<void> parsed = parse_message(request, message); !parsed) return parsed;
+    const auto planned = served_plan(plan_fields(message), service_);
+    if (!planned) return tl::unexpected(planned.error());
+    out = serialize_message(plan_message(*planned));
     return {};
   }
 

@@ -187,4 +187,10 @@ DetokenizeFields detokenize_fields(const v1::DetokenizeRequest& request) {
   return std::move(*fields);
 }
 
+PlanFields plan_fields(const v1::PlanRequest& request) {
+  Result<PlanFields> fields = read_fields<PlanFields>(request);
+  KVASIR_CHECK(fields.has_value(), "texts and numbers cannot fail");
+  return std::move(*fields);
+}
+
 }  // namespace kvasir::server

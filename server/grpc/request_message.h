@@ -16,5 +16,6 @@ namespace kvasir::server {
 [[nodiscard]] Result<ChatFields> chat_fields(const v1::ChatRequest& request);
 [[nodiscard]] Result<TokenizeFields> tokenize_fields(const v1::TokenizeRequest& request);
 [[nodiscard]] DetokenizeFields detokenize_fields(const v1::DetokenizeRequest& request);
+[[nodiscard]] PlanFields plan_fields(const v1::PlanRequest& request);
 
 }  // namespace kvasir::server

@@ -4,6 +4,8 @@
 #include "server/http/json_reader.h"
 #include "server/http/json_writer.h"
 #include "server/http/request_json.h"
+#include "server/kv_plan.h"
+#include "server/kv_plan_json.h"
 #include "server/wall_time.h"
 
 #include <spdlog/spdlog.h>
@@ -98,6 +100,15 @@ Response detokenize(const json& body, const GenerateService& service) {
   return {.body = out.take(), .extra_fields = {}, .outcome = {}};
 }
 
+Response plan(const json& body, const GenerateService& service) {
+  auto read = read_plan(body, service.limits());
+  if (!read) return error_response(read.error());
+  service.metrics().count_ignored_fields(read->ignored_fields);
+  const auto planned = served_plan(read->fields, service);
+  if (!planned) return error_response(planned.error());
+  return {.body = kv_plan_json(*planned), .extra_fields = {}, .outcome = {}};
+}
+
 PostOutcome handle(const PostRequest& request, GenerateService& service, WakeFunction wake) {
   auto body = read_json(request.body.text, service.limits());
   if (!body) return error_response(body.error());
@@ -110,6 +121,8 @@ PostOutcome handle(const PostRequest& request, GenerateService& service, WakeFun
       return chat(*body, request, service, std::move(wake));
     case RouteId::kTokenize:
       return tokenize(*body, service);
+    case RouteId::kPlan:
+      return plan(*body, service);
     default:
       break;
   }

@@ -164,6 +164,10 @@ Result<ReadFields<TokenizeFields>> read_tokenize(const json& body, const Request
   return read_fields<TokenizeFields>(body, limits);
 }
 
+Result<ReadFields<PlanFields>> read_plan(const json& body, const RequestLimits& limits) {
+  return read_fields<PlanFields>(body, limits);
+}
+
 Result<ReadFields<DetokenizeFields>> read_detokenize(const json& body,
                                                      const RequestLimits& limits) {
   const auto tokens = body.find("tokens");

@@ -31,5 +31,7 @@ struct ReadFields {
                                                                const RequestLimits& limits);
 [[nodiscard]] Result<ReadFields<DetokenizeFields>> read_detokenize(const nlohmann::json& body,
                                                                    const RequestLimits& limits);
+[[nodiscard]] Result<ReadFields<PlanFields>> read_plan(const nlohmann::json& body,
+                                                       const RequestLimits& limits);
 
 }  // namespace kvasir::server

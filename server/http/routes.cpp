@@ -31,6 +31,7 @@ constexpr std::array kRoutes = {
     Route{RouteId::kChat, "/v1/chat/completions", kPost, kKey},
     Route{RouteId::kTokenize, "/tokenize", kPost, kKey},
     Route{RouteId::kDetokenize, "/detokenize", kPost, kKey},
+    Route{RouteId::kPlan, "/v1/kv/plan", kPost, kKey},
     Route{RouteId::kTokenizerInfo, "/tokenizer_info", kGet, kKey},
     Route{RouteId::kModels, "/v1/models", kGet, kKey},
     Route{RouteId::kKvStatus, "/v1/kv/status", kGet, kKey},
@@ -225,6 +226,7 @@ Response answer_get(const RouteMatch& match, const GenerateService& service,
     case RouteId::kChat:
     case RouteId::kTokenize:
     case RouteId::kDetokenize:
+    case RouteId::kPlan:
       break;
   }
   KVASIR_CHECK(false, "not a GET route: " << match.route.path_template);

@@ -18,6 +18,7 @@ enum class RouteId : std::uint8_t {
   kChat,
   kTokenize,
   kDetokenize,
+  kPlan,
   kModels,
   kModel,
   kLive,

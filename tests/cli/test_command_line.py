@@ -313,3 +313,42 @@ def test_help_names_every_option_with_its_variable():
 def test_without_a_command_the_commands_are_asked_for():
     done = run()
     assert done.returncode == 2 and done.stderr.count("\n") == 1
+
+
+def test_plan_prints_a_table_or_the_json_of_the_route():
+    table = run("plan", "--preset", "llama-2-7b", "--context", 4096, "--prompt-tokens", 4, "--new-tokens", 6)
+    assert (table.returncode, table.stderr) == (0, "")
+    for said in ("2 x 32 layers x 32 KV heads x 128 x 2 bytes = 524288", "512 KiB", "2 GiB", "12.6 GiB", "0.16", "9", "39", "45", "155"):
+        assert re.search(rf"(^|\s){re.escape(said)}(\s|$)", table.stdout, re.M), said
+    plan = json.loads(run("plan", "--preset", "llama-2-7b", "--batch", 8, "--budget", "24GiB", "--json").stdout)
+    assert plan["object"] == "kv.plan" and plan["total_bytes"] == 16 << 30 and plan["sequences_in_budget"] == 12
+    ungrouped = run("plan", "--preset", "llama-3-8b", "--no-grouping", "--kv-type", "f32", "--json")
+    assert json.loads(ungrouped.stdout)["bytes_per_token"] == 8 * 128 << 10
+    own = run("plan", "--layers", 32, "--kv-heads", 8, "--query-heads", 32, "--head-dim", 128, "--context-tokens", 32768, "--json")
+    assert json.loads(own.stdout)["total_bytes"] == 4 << 30 and json.loads(own.stdout)["grouping_ratio"] == 4
+
+
+def test_plan_of_a_model_file_and_of_the_last_of_two_values():
+    plan = json.loads(run("plan", "--model", MODEL, "--batch", 2, "--batch", 3, "--window", 8, "--window-pattern", "1:1", "--json").stdout)
+    assert plan["bytes_per_token"] == 256 and plan["batch"] == 3
+    assert [(group["layers"], group["window_tokens"]) for group in plan["groups"]] == [(1, 8), (1, 0)]
+
+
+def test_plan_help_states_every_default():
+    text = run("plan", "--help").stdout
+    assert text.count("Default: ") == 13  # the model has none, and switches are off
+
+
+@pytest.mark.parametrize("arguments, said", [
+    ((), "--preset, --model, or --layers"), (("--preset", "llama-4"), "smollm2-135m"), (("--layers", 3), "--kv-heads or --query-heads"),
+    (("--preset", "llama-2-7b", "--layers", 3), "--layers must be absent beside --preset"), (("--layers", "1e3"), "--layers"),
+    (("--preset", "llama-2-7b", "--batch", 0), "--batch must be an integer from 1"), (("--batch",), "--batch"),
+    (("--preset", "llama-2-7b", "--budget", "24GB"), "--budget-bytes"), (("--preset", "llama-2-7b", "--kv-type", "q8"), "f32, f16 or bf16"),
+    (("--preset", "llama-2-7b", "--window-pattern", "5:1"), "--window-tokens"), (("--model", "/nonexistent"), "does not exist"),
+    (("--model", __file__), "test_command_line.py"), (("--preset", "llama-2-7b", "--context", -1), "--context-tokens"),
+    (("--preset", "llama-2-7b", "--prompt-tokens", 1 << 64), "--prompt-tokens"), (("--nonsense", 1), "--nonsense"),
+])
+def test_plan_refuses_in_one_line_that_names_the_option(arguments, said):
+    done = run("plan", *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr and done.stderr.count("\n") == 1

@@ -53,6 +53,7 @@ def every_method(stub, **options):
             "Tokenize": lambda: stub.Tokenize(pb.TokenizeRequest(prompt="x"), **options),
             "Detokenize": lambda: stub.Detokenize(pb.DetokenizeRequest(tokens=[5]), **options),
             "ListModels": lambda: stub.ListModels(pb.ListModelsRequest(), **options),
+            "Plan": lambda: stub.Plan(pb.PlanRequest(), **options),
             "GetStatus": lambda: stub.GetStatus(pb.GetStatusRequest(), **options)}
 
 

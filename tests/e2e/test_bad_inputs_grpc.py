@@ -20,7 +20,7 @@ from grpc_status import rpc_status
 from daemon import eventually
 from stubs import pb
 
-METHODS = ["Complete", "CompleteStream", "Chat", "ChatStream", "Tokenize", "Detokenize", "ListModels", "GetStatus"]
+METHODS = ["Complete", "CompleteStream", "Chat", "ChatStream", "Tokenize", "Detokenize", "ListModels", "GetStatus", "Plan"]
 CODE = grpc.StatusCode
 
 

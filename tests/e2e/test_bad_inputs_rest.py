@@ -49,7 +49,7 @@ BODIES = {
 }
 
 
-@pytest.mark.parametrize("path", [CHAT, COMPLETIONS, "/tokenize", "/detokenize"])
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS, "/tokenize", "/detokenize", "/v1/kv/plan"])
 def test_body_that_is_no_json_object(daemon, path):
     with daemon.unharmed():
         for body in BODIES.values():

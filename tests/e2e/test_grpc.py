@@ -288,7 +288,7 @@ def test_reflection_describes_all_services(daemon):
     pool = DescriptorPool(database)
     methods = {m.name for m in pool.FindServiceByName("kvasir.v1.Inference").methods}
     assert methods == {"Complete", "CompleteStream", "Chat", "ChatStream", "Tokenize", "Detokenize", "ListModels",
-                       "GetStatus"}
+                       "GetStatus", "Plan"}
     assert "temperature" in pool.FindMessageTypeByName("kvasir.v1.CompleteRequest").fields_by_name
     assert pool.FindServiceByName("grpc.health.v1.Health").methods_by_name["Watch"].server_streaming
 

@@ -22,7 +22,8 @@ NUM_CASES = int(os.environ.get("KVASIR_OPENAPI_CASES", "200"))
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_headers_conformance,
           response_schema_conformance, negative_data_rejection]
 # Of a hundred cases. Routes without a body get some beside, of which most are alike.
-SHARES = {"POST /v1/completions": 40, "POST /v1/chat/completions": 40, "POST /tokenize": 10, "POST /detokenize": 10}
+SHARES = {"POST /v1/completions": 40, "POST /v1/chat/completions": 40, "POST /tokenize": 10, "POST /detokenize": 10,
+          "POST /v1/kv/plan": 10}
 OTHERS = 2
 CHUNKS = {"/v1/completions": "CompletionChunk", "/v1/chat/completions": "ChatCompletionChunk"}  # of their streams
 

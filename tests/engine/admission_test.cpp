@@ -46,11 +46,9 @@ struct Outcome {
 };
 
 /// Submits a few with every step, cancels one in 20, and looks at the gauges after each step.
-Outcome run_mixed(const NamedModel& model, AdmissionPolicy admission, std::uint32_t num_stripes) {
-  const kvcache::KvGeometry geometry =
-      model.model->config.kv_geometry(kvcache::KvType::kF16, kBlockTokens);
+Outcome run_mixed(const NamedModel& model, AdmissionPolicy admission) {
   ModelEngineOptions options;
-  options.num_blocks = num_stripes * geometry.blocks_per_stripes();
+  options.num_blocks = blocks_for(model, 150, 25, options);  // two of the longest and a half
   options.admission = admission;
   ModelEngine engine(*model.model, options);
   Outcome outcome;
@@ -101,11 +99,13 @@ TEST_CASE(
     "[engine]") {
   const NamedModel& model = small_models()[GENERATE(range(std::size_t{0}, small_models().size()))];
   INFO(model.name);
-  const Outcome reserved = run_mixed(model, AdmissionPolicy::kReserve, 26);
-  const Outcome optimistic = run_mixed(model, AdmissionPolicy::kOptimistic, 26);
+  const Outcome reserved = run_mixed(model, AdmissionPolicy::kReserve);
+  const Outcome optimistic = run_mixed(model, AdmissionPolicy::kOptimistic);
   CHECK(reserved.status.preemptions_total == 0);
   CHECK(reserved.status.recomputed_tokens_total == 0);
-  CHECK(optimistic.status.preemptions_total > 0);
+  // Where all layers have a window the longest needs little more than what it begins with.
+  const bool all_slide = blocks_for(model, 150, 10) == blocks_for(model, 500, 10);
+  CHECK((optimistic.status.preemptions_total > 0 || all_slide));
   REQUIRE(reserved.sinks.size() == optimistic.sinks.size());
   for (const Outcome* outcome : {&reserved, &optimistic}) {
     CHECK(outcome->status.live_blocks == 0);

@@ -148,10 +148,9 @@ TEST_CASE("Invalidation: what was preempted goes on as if nothing had been", "[e
   const NamedModel& model = small_models()[GENERATE(range(std::size_t{0}, small_models().size()))];
   INFO(model.name);
   ColdRuns cold(*model.model);
-  const auto stripe =
-      model.model->config.kv_geometry(kvcache::KvType::kF16, 16).blocks_per_stripes();
   for (const bool prefix_cache : {true, false}) {
-    ModelEngine engine(*model.model, {.num_blocks = 12 * stripe, .prefix_cache = prefix_cache});
+    ModelEngine engine(*model.model,
+                       {.num_blocks = blocks_for(model, 93, 20), .prefix_cache = prefix_cache});
     teach_short_answers(engine);
     std::vector<Submitted> submitted;
     for (std::uint32_t i = 0; i < 10; ++i) {

@@ -157,10 +157,27 @@ const Answer& ColdRuns::answer(const Request& request) {
   return known_.back().answer;
 }
 
+std::uint32_t blocks_for(const NamedModel& model, std::uint32_t num_tokens, std::uint32_t tenths,
+                         const ModelEngineOptions& options) {
+  const kvcache::KvGeometry geometry = geometry_of(*model.model, options);
+  return static_cast<std::uint32_t>(geometry.blocks_for(num_tokens) * tenths / 10);
+}
+
 const std::vector<NamedModel>& small_models() {
   static const std::vector<NamedModel> kModels = [] {
     std::vector<NamedModel> models;
-    models.push_back({"without windows", runtime::test::make_tiny_model({}, 7)});
+    const auto add = [&](std::string name, const runtime::test::TinyShape& shape) {
+      models.push_back({std::move(name), runtime::test::make_tiny_model(shape, 7)});
+    };
+    add("without windows", {});
+    // Of one stripe and a bit, so that it slides in every test.
+    add("all with a window", {.window_tokens = 21});
+    add("every other with a window", {.window_tokens = 21, .full_layer_period = 2});
+    add("five of six with a window", {.family = runtime::ModelFamily::kGemma3,
+                                      .num_kv_heads = 1,
+                                      .num_layers = 6,
+                                      .window_tokens = 16,
+                                      .full_layer_period = 6});
     return models;
   }();
   return kModels;

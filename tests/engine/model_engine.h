@@ -128,5 +128,8 @@ struct NamedModel {
   std::unique_ptr<runtime::test::TestModel> model;
 };
 const std::vector<NamedModel>& small_models();
+/// Blocks for `tenths` tenths of a sequence of so many tokens, which is less where windows are.
+std::uint32_t blocks_for(const NamedModel& model, std::uint32_t num_tokens, std::uint32_t tenths,
+                         const ModelEngineOptions& options = {});
 
 }  // namespace kvasir::engine::test

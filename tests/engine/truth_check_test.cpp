@@ -31,15 +31,33 @@ Request later_request(std::uint32_t shared) {
   return sampled_request(prompt, 6, kSeed);
 }
 
-/// The block of a sequence that holds `token`, in the group of layer 0, from the next batch on.
+/// The layer that is spoiled: of a group without a window where there is one, for what is behind a
+/// window is wrong without anybody noticing.
+kvcache::LayerPlace spoiled_place(const kvcache::KvGeometry& geometry) {
+  for (std::uint32_t layer = 0; layer < geometry.num_layers(); ++layer) {
+    const kvcache::LayerPlace place = geometry.place(layer);
+    if (geometry.groups[place.group].window_tokens == 0) return place;
+  }
+  return geometry.place(0);
+}
+
+/// Whether a query past the first `shared` tokens reads what is spoiled of `token`.
+bool is_read(const kvcache::KvGeometry& geometry, std::uint32_t token, std::uint32_t shared) {
+  const std::uint32_t window = geometry.groups[spoiled_place(geometry).group].window_tokens;
+  return window == 0 || token + window > shared;
+}
+
+/// The block of a sequence that holds `token` in the layer to spoil, from the next batch on.
 class BlockWatch {
  public:
   BlockWatch(ModelEngine& engine, std::uint32_t token) : engine_(engine) {
-    const std::uint32_t group = engine.storage().geometry().place(0).group;
+    const kvcache::KvGeometry& geometry = engine.storage().geometry();
+    const kvcache::LayerPlace place = spoiled_place(geometry);
     const std::size_t entry =
-        std::size_t{token} / kBlockTokens * engine.storage().geometry().blocks_per_stripe(group);
-    engine.executor.before_step = [this, group, entry](const runtime::Batch& batch) {
-      const auto table = batch.chunks[0].block_tables[group];
+        std::size_t{token} / kBlockTokens * geometry.blocks_per_stripe(place.group) +
+        place.block_in_stripe;
+    engine.executor.before_step = [this, place, entry](const runtime::Batch& batch) {
+      const auto table = batch.chunks[0].block_tables[place.group];
       if (entry < table.size() && table[entry] != kNoBlock) block_ = table[entry];
     };
   }
@@ -53,13 +71,13 @@ class BlockWatch {
   BlockId block_ = kNoBlock;
 };
 
-/// Changes one bit of the value of `token` in layer 0.
+/// Changes one bit of the value of `token` in that layer.
 void spoil(ModelEngine& engine, BlockId block, std::uint32_t token) {
   REQUIRE(block != kNoBlock);
   const kvcache::KvGeometry& geometry = engine.storage().geometry();
   const std::size_t row_bytes =
       std::size_t{geometry.groups[0].head_dim} * kvcache::element_bytes(geometry.type);
-  std::byte* values = engine.storage().v_tile(geometry.place(0).layer_in_block, block, 0);
+  std::byte* values = engine.storage().v_tile(spoiled_place(geometry).layer_in_block, block, 0);
   values[(token % kBlockTokens) * row_bytes + 1] ^= std::byte{4};
 }
 
@@ -99,7 +117,9 @@ TEST_CASE("TruthCheck: a stale block is found, leaves the cache, and the next re
   const Request request = later_request(kPromptTokens);
   const auto misled = engine.run(request);
   CHECK(misled->finish->usage.cached_tokens >= 3 * kBlockTokens);
-  CHECK_FALSE(misled->answer == audited.cold.answer(request));  // the test really spoiled it
+  // The test really spoiled it.
+  CHECK((misled->answer == audited.cold.answer(request)) !=
+        is_read(engine.storage().geometry(), token, kPromptTokens));
   engine.run_until_idle();
   CHECK(engine.status().audit_mismatches_total == 1);
   CHECK(engine.status().audited_prefixes_total == 1);

@@ -2,6 +2,7 @@
 
 #include "server/http/field_reader.h"
 #include "server/http/request_json.h"
+#include "server/kv_plan.h"
 #include "server/validate.h"
 
 #ifdef KVASIR_WITH_GRPC
@@ -204,6 +205,8 @@ const google::protobuf::Descriptor* message_type(FieldUsers user) {
       return v1::ChatRequest::descriptor();
     case kOfTokenize:
       return v1::TokenizeRequest::descriptor();
+    case kOfPlan:
+      return v1::PlanRequest::descriptor();
     case kOfDetokenize:
       break;
   }
@@ -227,6 +230,8 @@ DoorVerdict rest_verdict(FieldUsers user, const json& body, const RequestLimits&
       return judge_read(read_chat(body, limits), limits);
     case kOfTokenize:
       return judge_read(read_tokenize(body, limits), limits);
+    case kOfPlan:
+      return judge_read(read_plan(body, limits), limits);
     case kOfDetokenize:
       break;
   }
@@ -241,6 +246,8 @@ json plain_request(FieldUsers user) {
       return {{"messages", json::array({{{"role", "user"}, {"content", "x"}}})}};
     case kOfTokenize:
       return {{"prompt", "x"}};
+    case kOfPlan:
+      return {{"preset", "llama-2-7b"}};
     case kOfDetokenize:
       break;
   }
@@ -254,6 +261,7 @@ std::optional<DoorVerdict> grpc_verdict(FieldUsers user, const json& body,
   v1::ChatRequest chat;
   v1::TokenizeRequest tokenize;
   v1::DetokenizeRequest detokenize;
+  v1::PlanRequest plan;
   switch (user) {
     case kOfCompletions:
       if (!fill_message(complete, body)) return std::nullopt;
@@ -265,6 +273,9 @@ std::optional<DoorVerdict> grpc_verdict(FieldUsers user, const json& body,
       if (!fill_message(tokenize, body) || body.value("messages", json()) == json::array())
         return std::nullopt;
       return judge(tokenize_fields(tokenize), limits);
+    case kOfPlan:
+      if (!fill_message(plan, body)) return std::nullopt;
+      return judge(Result<PlanFields>(plan_fields(plan)), limits);
     case kOfDetokenize:
       break;
   }

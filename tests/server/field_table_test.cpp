@@ -22,7 +22,7 @@ using nlohmann::json;
 
 namespace {
 
-constexpr std::array kUsers = {kOfCompletions, kOfChat, kOfTokenize, kOfDetokenize};
+constexpr std::array kUsers = {kOfCompletions, kOfChat, kOfTokenize, kOfDetokenize, kOfPlan};
 constexpr std::int64_t kInt64Min = std::numeric_limits<std::int64_t>::min();
 constexpr std::int64_t kInt64Max = std::numeric_limits<std::int64_t>::max();
 
@@ -36,6 +36,12 @@ void for_each_use(const std::function<void(FieldUsers, const FieldRow&)>& visit)
   }
 }
 
+/// The least numbers that describe a model.
+json numbers_of_plan() { return {{"layers", 1}, {"kv_heads", 1}, {"head_dim", 1}}; }
+bool is_number_of_plan(const FieldRow& row) {
+  return row.users == kOfPlan && numbers_of_plan().contains(row.name);
+}
+
 /// A request that has nothing wrong but, perhaps, the row's value.
 json request_with(FieldUsers user, const FieldRow& row, const json& value) {
   // What must be beside a field so that its own range is what counts.
@@ -44,9 +50,12 @@ json request_with(FieldUsers user, const FieldRow& row, const json& value) {
       {"stream_options", {{"stream", true}}},
       {"stream_options.include_usage", {{"stream", true}}},
       {"stream_options.continuous_usage_stats", {{"stream", true}}},
+      {"window_pattern", {{"window_tokens", 8}}},
   };
   json body = plain_request(user);
   if (user == kOfTokenize && row.name == "messages") body.erase("prompt");
+  if (user == kOfPlan && row.name == "model") body.erase("preset");
+  if (is_number_of_plan(row) || row.name == "query_heads") body = numbers_of_plan();
   const auto found = companions.find(row.name);
   if (found != companions.end() && row.standing == FieldStanding::kSupported)
     body.update(found->second);
@@ -87,9 +96,9 @@ json items(const FieldRow& row, std::int64_t count) {
   return list;
 }
 
-/// /tokenize takes one of two fields.
+/// /tokenize takes one of two fields, and a plan of numbers needs all of them.
 bool needs_other(FieldUsers user, const FieldRow& row) {
-  return user == kOfTokenize && row.name == "prompt";
+  return (user == kOfTokenize && row.name == "prompt") || is_number_of_plan(row);
 }
 
 std::string path_of_first(const FieldRow& row) { return std::string(row.name) + "[0]"; }
@@ -212,8 +221,25 @@ TEST_CASE("field_table: integers pass up to their borders and only when whole", 
           json::array(), json::object(), json(std::nan(""))}) {
       check_verdict(user, row, bad, wrong_type(row));
     }
-    check_verdict(user, row, nullptr, passes());
+    if (!needs_other(user, row)) check_verdict(user, row, nullptr, passes());
   });
+}
+
+TEST_CASE("field_table: a text of a closed list is one of it", "[server]") {
+  std::size_t lists = 0;
+  for_each_use([&lists](FieldUsers user, const FieldRow& row) {
+    if (row.one_of.empty()) return;
+    ++lists;
+    for (const std::string_view word : row.one_of) {
+      check_verdict(user, row, std::string(word), passes());
+      check_verdict(user, row, std::string(word) + "x", out_of_range(row));
+      check_verdict(user, row, std::string(word.substr(0, word.size() - 1)), out_of_range(row));
+    }
+    check_verdict(user, row, "", out_of_range(row));
+  });
+  CHECK(lists == 2);
+  CHECK(rest_verdict(kOfPlan, {{"kv_type", "q8"}}).message ==
+        "kv_type must be f32, f16 or bf16, not \"q8\"");
 }
 
 TEST_CASE("field_table: switches take true and false alone", "[server]") {

@@ -72,6 +72,8 @@ TEST_CASE("HttpServer: routes that show or do anything need a key, probes do not
     CHECK(ask(client, "POST", path, with_key, "{}").status == 400);
     CHECK(client.get(path).status == 405);
   }
+  check_refused_key(ask(client, "POST", "/v1/kv/plan", "", "{}"));
+  CHECK(ask(client, "POST", "/v1/kv/plan", with_key, "{}").status == 200);
   for (const char* path : {"/health", "/livez", "/readyz", "/v2/health/ready", "/v2/health/live",
                            "/v2/models/alias/ready", "/metrics", "/version"}) {
     INFO(path);

@@ -25,6 +25,8 @@ ModelInfo tiny_model_info(const TestEngineOptions& options) {
   model.num_blocks = options.num_blocks;
   model.kv_budget_bytes = options.num_blocks * model.geometry.bytes_per_block();
   model.system_fingerprint = "fp_test";
+  model.query_heads = 4;
+  model.weights_bytes = 4096;
   return model;
 }
 
