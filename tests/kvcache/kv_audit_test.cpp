@@ -127,6 +127,14 @@ TEST_CASE("Audit: who holds what is wrong goes on and publishes nothing after it
   kv.commit(kSecond, text.hashed(), 13);
   kv.check_integrity();
   (void)kv.evict(kSecond, text.hashed());
+  // Nor does a fork whose chain is whole but for what it copies.
+  Text copied(kv, joined(count_from(0, 6), {70, 71}));
+  kv.fork(kSecond, kFirst, 6);
+  kv.grow(kSecond, 1);
+  kv.commit(kSecond, copied.hashed(), 8);
+  kv.check_integrity();
+  CHECK_FALSE(kv.is_published(kv.block_table(kSecond)[1]));
+  (void)kv.evict(kSecond, copied.hashed());
   (void)kv.evict(kFirst, text.hashed());
   kv.check_integrity();
   CHECK(kv.num_cached_blocks() == 1);

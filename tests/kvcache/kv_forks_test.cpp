@@ -281,6 +281,16 @@ TEST_CASE("check_may_write: aborts at a block that is shared, published or missi
   CHECK(testing::aborts([&] { kv.check_integrity(); }));
 }
 
+TEST_CASE("check_may_write: aborts at a block that the prefix cache knows", "[kvcache]") {
+  KvCacheManager kv(options(8));
+  const Text prompt(kv, count_to(8));
+  compute(kv, kLeader, prompt);
+  kv.grow(kLeader, 1);
+  CHECK_FALSE(testing::aborts([&] { kv.check_may_write(kLeader, 1); }));
+  kv.truncate(kLeader, 6);  // its stripe stays, for it is published
+  CHECK(testing::aborts([&] { kv.check_may_write(kLeader, 1); }));
+}
+
 TEST_CASE("Forks: of forks of forks, ended in any order, never lose or lend a value", "[kvcache]") {
   const auto seed = static_cast<std::uint64_t>(GENERATE(range(1, 61)));
   CAPTURE(seed);

@@ -105,6 +105,18 @@ TEST_CASE("Partial stripes: several requests copy from one block at a time", "[k
   CHECK(kv.match_prefix(Text(kv, joined(right.tokens, {62})).hashed()).tokens == 7);
 }
 
+TEST_CASE("Partial stripes: what a fork never copied is not kept as if it had been", "[kvcache]") {
+  KvCacheManager kv(plain(10));
+  const Text text(kv, count_from(0, 7));
+  run(kv, kFirst, text);
+  kv.fork(kSecond, kFirst, 6);
+  kv.grow(kSecond, 1);
+  (void)kv.evict(kSecond, text.hashed());  // its step was not computed
+  CHECK(kv.num_cached_blocks() == 0);
+  CHECK(kv.match_prefix(text.hashed()).tokens == 4);
+  kv.check_integrity();
+}
+
 TEST_CASE("Partial stripes: of two leaves the one that covers the other is kept", "[kvcache]") {
   KvCacheManager kv(plain(10));
   come_and_go(kv, Text(kv, count_from(0, 6)));
@@ -130,6 +142,7 @@ TEST_CASE("Partial stripes: a source that is pinned stays when a longer one come
   kv.check_integrity();
   kv.grow(kSecond, 1);
   CHECK(kv.references(kv.copies(kSecond)[0].source) == 1);
+  CHECK(kv.is_published(kv.copies(kSecond)[0].source));
   kv.commit(kSecond, waiting.hashed(), 7);
   kv.check_integrity();
 }

@@ -121,13 +121,18 @@ void World::fork(const Live& from, SequenceId source) {
   kv_.fork(id, source, tokens);
   kv_.grow(id, stripes_for(kv_, end) - kv_.num_stripes(id));
   REQUIRE(kv_.blocks_held(id) <= kv_.geometry().blocks_for(end));
+  ++tally_.forks;
+  if (below(8) == 0) {  // the step fails before anything was copied
+    ++tally_.failures;
+    leave(live_.emplace(last_id_, std::move(one)).first);
+    return;
+  }
   copy(id);
   check_seen(id, one, tokens);
   write(id, one, tokens, end, false);
   one.computed = end;
   kv_.commit(id, one.text.hashed(), end);
   live_.emplace(last_id_, std::move(one));
-  ++tally_.forks;
 }
 
 void World::compute(SequenceId id, Live& one, std::uint32_t num_tokens) {
