@@ -308,11 +308,13 @@ TEST_CASE("Decoder: a tiny model's bits do not depend on what happens around a s
           "[runtime]") {
   for_each_isa([](Isa isa) {
     for (const KvType type : {KvType::kF32, KvType::kF16, KvType::kBf16}) {
+      const auto list =
+          type == KvType::kF16 ? all_circumstances(272) : all_circumstances(272, {1U, 17U});
       for (const TinyShape& shape : kShapes) {
         const auto model = make_tiny_model(shape, 3);
         // Beyond kAttentionRange, so that ranges are merged.
         const auto prompt = random_tokens(kAttentionRange + 45, shape.vocab_size, 5);
-        check_identity({model.get(), isa, type, greedy_request(prompt), 9}, all_circumstances(272));
+        check_identity({model.get(), isa, type, greedy_request(prompt), 9}, list);
       }
     }
   });
