@@ -80,8 +80,25 @@ void write_config(const runtime::ModelConfig& config, std::ostream& out) {
       << " output head\n";
 }
 
+std::vector<kvcache::KvLayerGroup> layer_groups(const runtime::ModelConfig& config) {
+  return config.kv_geometry(kvcache::KvType::kF16, kvcache::kBlockTokens).groups;
+}
+
+void write_windows(const runtime::ModelConfig& config, std::ostream& out) {
+  for (const kvcache::KvLayerGroup& group : layer_groups(config)) {
+    if (group.window_tokens == 0) {
+      if (group.num_layers == config.num_layers) return;
+      out << "  " << group.num_layers << " layers keep all tokens\n";
+    } else {
+      out << "  " << group.num_layers << " layers keep a window of " << group.window_tokens
+          << " tokens\n";
+    }
+  }
+}
+
 void write_kv_costs(const ModelReport& report, std::ostream& out) {
   out << "KV cache:\n";
+  write_windows(*report.config, out);
   for (const KvCost& cost : report.kv_costs) {
     out << "  " << cost.type << ": 2 (K and V) x " << report.config->num_layers << " layers x "
         << report.config->num_kv_heads << " KV heads x " << report.config->head_dim
@@ -137,13 +154,21 @@ Json json_of_tensor(const runtime::GgufTensor& tensor) {
           {"bytes", tensor.data.size()}};
 }
 
+Json json_of_groups(const runtime::ModelConfig& config) {
+  Json groups = Json::array();
+  for (const kvcache::KvLayerGroup& group : layer_groups(config)) {
+    groups.push_back({{"layers", group.num_layers}, {"window_tokens", group.window_tokens}});
+  }
+  return groups;
+}
+
 Json json_of_config(const runtime::ModelConfig& config) {
   return {{"architecture", config.architecture}, {"name", config.name},
           {"layers", config.num_layers},         {"width", config.width},
           {"ffn_width", config.ffn_width},       {"heads", config.num_heads},
           {"kv_heads", config.num_kv_heads},     {"head_dim", config.head_dim},
           {"vocab_size", config.vocab_size},     {"context_tokens", config.context_tokens},
-          {"tied_head", config.tied_head}};
+          {"tied_head", config.tied_head},       {"layer_groups", json_of_groups(config)}};
 }
 
 Json json_of_support(const ModelReport& report) {

@@ -58,6 +58,32 @@ TEST_CASE("inspect: the text spells out the KV bytes of a token", "[cli]") {
   CHECK(contains(run.out, "tokenizer.ggml.tokens = 271 x [\"<|end_of_text|>\""));
 }
 
+TEST_CASE("inspect: layers with a window are told from the others", "[cli]") {
+  GgufWriter writer;
+  writer.set_text("general.architecture", "gemma3");
+  for (const auto& [name, value] : {std::pair{"block_count", 12U},
+                                    {"context_length", 256U},
+                                    {"embedding_length", 32U},
+                                    {"feed_forward_length", 32U},
+                                    {"attention.head_count", 4U},
+                                    {"attention.sliding_window", 16U}}) {
+    writer.set(std::string("gemma3.") + name, value);
+  }
+  writer.set("gemma3.attention.layer_norm_rms_epsilon", 1e-6F);
+  writer.add_tensor(
+      {"token_embd.weight", {32, 10}, 0, std::string(32 * 10 * 4, '\x01'), std::nullopt});
+  const MemoryFile file(writer.bytes());
+  const Run run = inspect(file.path(), false);
+  CHECK(contains(run.out, "2 layers keep all tokens"));
+  CHECK(contains(run.out, "10 layers keep a window of 16 tokens"));
+  const auto groups =
+      nlohmann::json::parse(inspect(file.path(), true).out)["model"]["layer_groups"];
+  REQUIRE(groups.size() == 2);
+  CHECK(groups[0] == nlohmann::json{{"layers", 2}, {"window_tokens", 0}});
+  CHECK(groups[1] == nlohmann::json{{"layers", 10}, {"window_tokens", 16}});
+  CHECK_FALSE(contains(inspect(kTinyModel, false).out, "layers keep"));
+}
+
 TEST_CASE("inspect: JSON has the same numbers", "[cli]") {
   const Run run = inspect(kTinyModel, true);
   CHECK(run.exit_code == 0);
