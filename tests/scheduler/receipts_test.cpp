@@ -14,7 +14,7 @@ std::string refusal(Loop& loop, Request wanted) {
   loop.submit(1, std::move(wanted));
   loop.step();
   const Finish* finish = loop.finish(1);
-  return finish == nullptr ? "" : finish->error->message;
+  return finish == nullptr || !finish->error ? "" : finish->error->message;
 }
 
 }  // namespace
