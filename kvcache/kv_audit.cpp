@@ -25,7 +25,9 @@ bool KvCacheManager::open_audit(SequenceId id, const HashedTokens& tokens,
   }
   Table& opened = open(id);
   ++num_audits_;
-  opened.audit.emplace().num_tokens = num_tokens;
+  Audit audit;
+  audit.num_tokens = num_tokens;
+  opened.audit = audit;
   opened.may_publish = false;
   for (const NodeId node : nodes) {
     for (std::size_t group = 0; group < options_.geometry.groups.size(); ++group) {
