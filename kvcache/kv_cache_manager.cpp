@@ -207,9 +207,12 @@ void KvCacheManager::commit(SequenceId id, const HashedTokens& tokens,
   if (tokens.hashes.is_enabled()) {
     publish(committed, tokens, num_computed_tokens / options_.geometry.block_tokens);
   }
+  // What the last computed token saw stays as long as it is the last: another choice of the same
+  // prompt computes it again. That is within what stripes_for_group() counts: W + chunk positions
+  // lie in no more stripes than one more than W + chunk - 1 fill.
+  const std::uint32_t last = std::max(num_computed_tokens, 1U) - 1;
   for (std::size_t group = 0; group < options_.geometry.groups.size(); ++group) {
-    committed.blocks.slide(store_, group,
-                           options_.geometry.first_visible_stripe(group, num_computed_tokens));
+    committed.blocks.slide(store_, group, options_.geometry.first_visible_stripe(group, last));
   }
 }
 

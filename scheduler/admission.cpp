@@ -105,7 +105,8 @@ class Admitter {
       if (runner.gone || !may_share(sequence, other)) continue;
       const std::uint32_t said =
           std::min(common_prefix(sequence, other, draft_.block_tokens), other.num_computed_tokens);
-      if (said <= best.tokens) continue;
+      // What cannot be forked at its end cannot be forked before it: windows only move on.
+      if (said <= best.tokens || !draft_.kv.can_fork(other.id, said)) continue;
       const std::uint32_t tokens = equal_tokens(sequence, other, said);
       if (tokens > best.tokens && draft_.kv.can_fork(other.id, tokens)) best = {&other, tokens};
     }
@@ -115,13 +116,20 @@ class Admitter {
   /// For somebody not less important who is just computing what it could begin with: the prompt,
   /// where it is a choice of the same one, else at least half a block, for less is sooner computed
   /// than waited for. Should hashes collide, the wait ends when the other has passed the place.
+  /// One whose prompt is scored computes what the cache may have long since: then nobody waits for
+  /// it, for such ones could follow each other for ever.
   [[nodiscard]] bool waits(const Sequence& sequence, const Source& source) const {
     if (sequence.has_rows_to_score()) return false;
+    std::optional<std::uint32_t> cached_tokens;
     return std::ranges::any_of(in_flight_, [&](const InFlight& other) {
       if (other.sequence->priority > sequence.priority) return false;
       if (!may_share(sequence, *other.sequence)) return false;
       const std::uint32_t common = common_prefix(sequence, *other.sequence, draft_.block_tokens);
-      const std::uint32_t there = std::max(source.tokens, other.computed_tokens);
+      std::uint32_t there = std::max(source.tokens, other.computed_tokens);
+      if (other.sequence->has_rows_to_score()) {
+        if (!cached_tokens) cached_tokens = draft_.kv.match_prefix(sequence.hashed_tokens()).tokens;
+        there = std::max(there, *cached_tokens);
+      }
       const bool computes_prompt = are_siblings(sequence, *other.sequence) &&
                                    std::min(common, sequence.num_prompt_tokens) > there;
       return computes_prompt || common >= there + std::max(draft_.block_tokens / 2, 1U);

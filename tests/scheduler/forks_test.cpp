@@ -164,11 +164,38 @@ TEST_CASE("Forks: the one that scores the prompt computes all of it, the others 
   loop.submit(1, wanted);
   wanted.prompt_logprobs.reset();
   loop.submit(2, wanted);
-  CHECK(loop.step() == "admit 1+0 | run 1@0x10+3*0");
-  CHECK(loop.step() == "admit 2+9 | run 1@10x1* 2@9x1+1*");
+  // The other one has it from the cache and waits for nobody.
+  CHECK(loop.step() == "admit 1+0 2+9 | run 1@0x10+3*0 2@9x1+1*");
   loop.run_until_empty(10);
   CHECK(loop.finish(1)->sequence.cached_tokens == 0);
   CHECK(loop.finish(1)->sequence.tokens == loop.finish(2)->sequence.tokens);
+}
+
+TEST_CASE("Forks: nobody waits for one that scores what the cache has", "[scheduler]") {
+  Loop loop(200, {.max_step_tokens = 12});
+  loop.submit(1, request(repeat(7, 30), 1));
+  loop.run_until_empty(10);
+  Request scores = request(repeat(7, 31), 1);
+  scores.prompt_logprobs = 0;
+  loop.submit(2, scores);
+  loop.submit(100, request(repeat(7, 31), 2));
+  // These follow each other for ever, and one of them is always just computing the prompt.
+  for (std::uint64_t id = 3; id < 9; ++id) loop.submit(id, scores);
+  CHECK(loop.step() == "admit 2+0 | run 2@0x12+3*0");
+  CHECK(loop.step() == "run 2@12x12+3*0");
+  CHECK(loop.step().starts_with("admit 100+30 3+0 | run 2@24x7"));
+}
+
+TEST_CASE("Forks: with a window, choices of a prompt of any length are forks of the first",
+          "[scheduler]") {
+  const std::size_t prompt = GENERATE(range(8, 24));
+  kvcache::KvCacheOptions options = testing::windowed_cache(400, 6, 16);
+  options.prefix_cache_enabled = false;
+  Loop loop(options, {.max_step_tokens = 64});
+  submit_group(loop, 3, static_cast<std::uint32_t>(prompt), 3);
+  loop.run_until_empty(20);
+  CAPTURE(prompt);
+  CHECK(loop.state.totals.computed_tokens == prompt + 2 + 2 * 3);
 }
 
 TEST_CASE("Forks: a group of other prompts shares only what they begin with alike", "[scheduler]") {

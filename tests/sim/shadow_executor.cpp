@@ -140,7 +140,8 @@ void ShadowExecutor::check_seen(const Stretch& stretch, const Prefix& prefix) co
     const std::span<const BlockId> table = kv_.block_table(stretch.id, g);
     const std::uint32_t per_stripe = geometry_.blocks_per_stripe(g);
     const std::uint32_t window = geometry_.groups[g].window_tokens;
-    const std::uint32_t behind = geometry_.first_visible_stripe(g, stretch.first);
+    // What the query before saw may still be there, for those who fork its sequence.
+    const std::uint32_t behind = geometry_.first_visible_stripe(g, std::max(stretch.first, 1U) - 1);
     for (std::uint32_t i = 0; i < behind * per_stripe; ++i) {
       KVASIR_CHECK(table[i] == kNoBlock,
                    "sequence " << value_of(stretch.id) << " keeps what its window has left");
