@@ -179,9 +179,20 @@ TEST_CASE("TruthCheck: where nothing is stale nothing is found, at any rate and 
     largest = std::max(largest, batch.num_tokens);
   };
   std::uint64_t hit_tokens = 0;
+  std::uint64_t taken_bytes = 0;
   for (const std::uint32_t shared : {16U, 20U, 33U, 40U, 57U, 57U}) {
-    hit_tokens += engine.run(later_request(shared))->finish->usage.cached_tokens;
+    const SequenceUsage usage = engine.run(later_request(shared))->finish->usage;
+    hit_tokens += usage.cached_tokens;
+    taken_bytes += usage.taken_kv_bytes;
+    engine.engine().step();
+    const EngineStatus now = engine.status();  // in the middle of an audit, where there was a hit
+    CHECK(now.live_blocks == 0);
+    CHECK(now.free_blocks == now.total_blocks);
+    CHECK(now.cached_blocks <= now.free_blocks);
+    CHECK(now.taken_blocks_total == now.returned_blocks_total);
+    CHECK(now.taken_blocks_total * now.bytes_per_block == taken_bytes);
     engine.run_until_idle();
+    CHECK(engine.status().cached_blocks == now.cached_blocks);
   }
   CHECK(engine.status().audited_prefixes_total > 0);
   CHECK(engine.status().audited_tokens_total > 0);
