@@ -161,6 +161,7 @@ TEST_CASE("KvReceipt: a warm answer shares the full block and computes what is n
   // All of the prompt but its last token is there: a full block, and three tokens to copy.
   CHECK(warm.cached_tokens == 19);
   CHECK(warm.computed_tokens == 5);
+  CHECK(warm.token_passes == 5);
   CHECK(warm.attention_scores == triangle(24) - triangle(19));
   CHECK(warm.token_passes_without_cache == 110);
   CHECK(warm.peak_bytes == 2 * kBlock);
@@ -210,6 +211,7 @@ TEST_CASE("KvReceipt: together receipts are what the pool counted, with preempti
   KvReceipt sum;
   for (const auto& answer : answers) {
     const KvReceipt one = receipt_of(*answer);
+    CHECK(one.token_passes == one.computed_tokens);  // those after a preemption too
     sum.computed_tokens += one.computed_tokens;
     sum.recomputed_tokens += one.recomputed_tokens;
     sum.cached_tokens += one.cached_tokens;
