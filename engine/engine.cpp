@@ -334,6 +334,8 @@ struct Engine::Impl {
     now.audited_prefixes_total = audits.prefixes;
     now.audited_tokens_total = audits.tokens;
     now.audit_mismatches_total = audits.mismatches;
+    now.audits_given_up_total = audits.given_up;
+    now.dropped_blocks_total = blocks.dropped;
   }
 
   void publish() {

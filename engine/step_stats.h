@@ -51,6 +51,8 @@ struct EngineStatus {
   std::uint64_t audited_prefixes_total = 0;  // recomputed to their end, or to the first difference
   std::uint64_t audited_tokens_total = 0;
   std::uint64_t audit_mismatches_total = 0;
+  std::uint64_t audits_given_up_total = 0;  // sampled hits that were not compared to their end
+  std::uint64_t dropped_blocks_total = 0;   // thrown out of the cache after a mismatch
   std::uint64_t rejected_total = 0;
   std::uint64_t finished_stop_total = 0;
   std::uint64_t finished_length_total = 0;

@@ -14,6 +14,14 @@ namespace {
 /// Sequences begin at 1: no sequence has it.
 constexpr SequenceId kAuditId{0};
 
+/// What such a one takes was computed for it just now, not long ago for another request.
+bool is_choice_of_same_prompt(const Admission& admission, const scheduler::Sequence& sequence,
+                              const scheduler::SchedulerState& state) {
+  if (!admission.fork_of || sequence.fork_group == 0) return false;
+  const scheduler::Sequence* source = state.find(*admission.fork_of);
+  return source != nullptr && source->fork_group == sequence.fork_group;
+}
+
 bool is_equal(const kvcache::AuditStep& step, const runtime::Executor& executor) {
   return std::ranges::all_of(step.pairs, [&](const kvcache::AuditStep::Pair& pair) {
     return executor.same_slots(pair.cached, pair.fresh, step.num_tokens);
@@ -27,10 +35,10 @@ TruthCheck::TruthCheck(TruthCheckOptions options) : options_(std::move(options))
 void TruthCheck::sample(const StepPlan& plan, const scheduler::SchedulerState& state) {
   if (options_.rate <= 0.0) return;
   for (const Admission& admission : plan.admit) {
-    // What a fork takes was computed for its prompt just now, not long ago for another one.
-    if (admission.fork_of || admission.cached_tokens == 0 || !is_sampled()) continue;
+    if (admission.cached_tokens == 0) continue;
     const scheduler::Sequence* sequence = state.find(admission.sequence);
     KVASIR_CHECK(sequence != nullptr, "sequence " << value_of(admission.sequence) << " is unknown");
+    if (is_choice_of_same_prompt(admission, *sequence, state) || !is_sampled()) continue;
     Entry entry;
     entry.tokens.assign(sequence->tokens.begin(),
                         sequence->tokens.begin() + admission.cached_tokens);
@@ -53,7 +61,10 @@ void TruthCheck::note(Entry entry) {
   if (known) return;
   // Nothing is open while sequences are admitted, so that the first may go like any other.
   KVASIR_CHECK(!open_);
-  if (pending_.size() == kMaxPending) pending_.pop_front();
+  if (pending_.size() == kMaxPending) {
+    pending_.pop_front();
+    ++counts_.given_up;
+  }
   pending_.push_back(std::move(entry));
 }
 
@@ -68,13 +79,13 @@ void TruthCheck::go_on(kvcache::KvCacheManager& kv, runtime::Executor& executor)
   const std::optional<kvcache::AuditStep> step = kv.next_audit_step(kAuditId);
   if (!step) {
     // Before its end there was no block free for it, and nothing is known of the rest.
-    if (compared_tokens_ == pending_.front().tokens.size()) ++counts_.prefixes;
-    end(kv);
+    const bool whole = compared_tokens_ == pending_.front().tokens.size() && !leaves_some_out_;
+    end(kv, whole ? End::kCompared : End::kGivenUp);
     return;
   }
   if (const Result<void> computed = compute(*step, kv, executor); !computed) {
     report("a cached prefix could not be computed again: " + computed.error().message);
-    end(kv);
+    end(kv, End::kGivenUp);
     return;
   }
   compare(*step, kv, executor);
@@ -87,7 +98,11 @@ bool TruthCheck::open(kvcache::KvCacheManager& kv) {
   open_ = entry.starts++ < kMaxAuditStarts &&
           kv.open_audit(kAuditId, entry.hashed_tokens(), num_tokens);
   compared_tokens_ = 0;
-  if (!open_) pending_.pop_front();
+  leaves_some_out_ = false;
+  if (!open_) {
+    pending_.pop_front();
+    ++counts_.given_up;
+  }
   return open_;
 }
 
@@ -122,18 +137,19 @@ void TruthCheck::compare(const kvcache::AuditStep& step, kvcache::KvCacheManager
   kv.end_audit_step(kAuditId, equal);
   counts_.tokens += step.num_tokens;
   compared_tokens_ += step.num_tokens;
+  leaves_some_out_ = leaves_some_out_ || step.leaves_some_out;
   if (equal) return;
-  ++counts_.prefixes;
   ++counts_.mismatches;
   const std::uint32_t last = step.first_position + step.num_tokens - 1;
   report("the cached keys and values of tokens " + std::to_string(step.first_position) + " to " +
          std::to_string(last) + " of a prefix of " +
          std::to_string(pending_.front().tokens.size()) +
          " tokens are not what is computed for them; dropped, with all that follows them");
-  end(kv);
+  end(kv, End::kCompared);
 }
 
-void TruthCheck::end(kvcache::KvCacheManager& kv) {
+void TruthCheck::end(kvcache::KvCacheManager& kv, End how) {
+  ++(how == End::kCompared ? counts_.prefixes : counts_.given_up);
   close(kv);
   pending_.pop_front();
 }
@@ -151,6 +167,7 @@ void TruthCheck::interrupt(kvcache::KvCacheManager& kv) {
 
 void TruthCheck::abandon(kvcache::KvCacheManager& kv) {
   interrupt(kv);
+  counts_.given_up += pending_.size();
   pending_.clear();
 }
 

@@ -29,6 +29,8 @@ struct TruthCheckCounts {
   std::uint64_t prefixes = 0;  // compared to their end, or to the first difference
   std::uint64_t tokens = 0;    // computed for it
   std::uint64_t mismatches = 0;
+  std::uint64_t given_up = 0;  // sampled and not wholly compared: not cached any more, no room for
+                               // it, interrupted too often, forgotten for newer ones, or failed
 };
 
 /// One audit runs at a time, stripe by stripe. Work that arrives ends it: its blocks go back at
@@ -84,7 +86,8 @@ class TruthCheck {
                                      runtime::Executor& executor) const;
   void compare(const kvcache::AuditStep& step, kvcache::KvCacheManager& kv,
                const runtime::Executor& executor);
-  void end(kvcache::KvCacheManager& kv);
+  enum class End { kCompared, kGivenUp };
+  void end(kvcache::KvCacheManager& kv, End how);
   void book(const kvcache::KvTotals& before, const kvcache::KvTotals& after);
   void report(const std::string& what) const;
 
@@ -92,6 +95,7 @@ class TruthCheck {
   std::deque<Entry> pending_;  // the first is under way when open_
   bool open_ = false;
   std::uint32_t compared_tokens_ = 0;  // of the first, since it was opened
+  bool leaves_some_out_ = false;       // some of what is cached of it was not compared
   std::uint64_t num_hits_ = 0;         // so far, sampled or not
   Request request_;                    // of the batches: nothing is sampled
   TruthCheckCounts counts_;

@@ -102,6 +102,7 @@ void BlockTable::close(BlockStore& store) {
 void BlockTable::pin(BlockStore& store, std::size_t group, std::span<const BlockId> stripe) {
   hold(store, group, stripe);
   pinned_[group].insert(pinned_[group].end(), stripe.begin(), stripe.end());
+  note_peak();
 }
 
 void BlockTable::unpin(BlockStore& store, std::size_t group) {
@@ -152,9 +153,13 @@ void BlockTable::release(BlockStore& store, std::size_t group, std::uint32_t ind
 }
 
 void BlockTable::note_peak() {
-  if (num_held_ <= receipt_.peak_blocks) return;
-  receipt_.peak_blocks = num_held_;
-  receipt_.shared_blocks = num_shared_;
+  std::uint32_t num_pinned = 0;
+  for (const std::vector<BlockId>& pinned : pinned_) {
+    num_pinned += static_cast<std::uint32_t>(pinned.size());
+  }
+  if (num_held_ + num_pinned <= receipt_.peak_blocks) return;
+  receipt_.peak_blocks = num_held_ + num_pinned;
+  receipt_.shared_blocks = num_shared_ + num_pinned;
 }
 
 }  // namespace kvasir::kvcache

@@ -18,7 +18,8 @@ namespace kvasir::kvcache {
 /// taken when it was free before and returned when it is free afterwards, whether it keeps its
 /// content for a later prefix or not: summed over all sequences, taken less returned is live.
 struct KvReceipt {
-  std::uint32_t peak_blocks = 0;    // the most that the table held at once, shared ones included
+  std::uint32_t peak_blocks = 0;    // the most that it held at once: shared ones included, and what
+                                    // it copied from as long as that was pinned
   std::uint32_t shared_blocks = 0;  // those of them, at that moment, that it had not allocated:
                                     // from the prefix cache or from a fork's source
   std::uint64_t taken_blocks = 0;

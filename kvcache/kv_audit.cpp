@@ -59,7 +59,11 @@ std::optional<AuditStep> KvCacheManager::next_audit_step(SequenceId id) {
   std::uint32_t room = num_free_blocks() - options_.geometry.blocks_per_stripes();
   for (std::size_t group = 0; group < options_.geometry.groups.size(); ++group) {
     const std::span<const BlockId> stripe = store_.tree().stripe(node, group);
-    if (!is_windowed(group) || stripe.empty() || stripe.size() > room) continue;
+    if (!is_windowed(group) || stripe.empty()) continue;
+    if (stripe.size() > room) {
+      step.leaves_some_out = true;
+      continue;
+    }
     room -= static_cast<std::uint32_t>(stripe.size());
     audited.blocks.pin(store_, group, stripe);
   }

@@ -40,6 +40,8 @@ struct AuditStep {
     BlockId fresh{};
   };
   std::vector<Pair> pairs;  // whose first num_tokens slots must be equal once computed
+  bool leaves_some_out =
+      false;  // there was no room to keep all that is cached while it is compared
 };
 
 /// Calls of one step come in this order: evict, admit and fork, grow, (copy, execute,) commit. A

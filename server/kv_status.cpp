@@ -77,6 +77,8 @@ void set_pool(const engine::EngineStatus& now, KvStatus& out) {
   out.audited_prefixes_total = now.audited_prefixes_total;
   out.audited_tokens_total = now.audited_tokens_total;
   out.audit_mismatches_total = now.audit_mismatches_total;
+  out.audits_given_up_total = now.audits_given_up_total;
+  out.dropped_blocks_total = now.dropped_blocks_total;
 }
 
 void set_work(const engine::EngineStatus& now, KvStatus& out) {
@@ -170,6 +172,11 @@ std::span<const FactRow<KvStatus>> kv_status_rows() {
       {"audited_tokens_total", &S::audited_tokens_total, "Tokens that it computed for that."},
       {"audit_mismatches_total", &S::audit_mismatches_total,
        "Cached prefixes that were not what it computed; each was dropped."},
+      {"audits_given_up_total", &S::audits_given_up_total,
+       "Sampled hits that it did not compare to their end: not cached any more, no room, or "
+       "interrupted too often."},
+      {"dropped_blocks_total", &S::dropped_blocks_total,
+       "Blocks that it threw out of the cache after a mismatch."},
       {"steps_total", &S::steps_total, "Engine steps."},
       {"prompt_tokens_total", &S::prompt_tokens_total,
        "Prompt tokens of admitted sequences, cached or not."},

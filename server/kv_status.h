@@ -65,6 +65,8 @@ struct KvStatus {
   std::uint64_t audited_prefixes_total = 0;
   std::uint64_t audited_tokens_total = 0;
   std::uint64_t audit_mismatches_total = 0;
+  std::uint64_t audits_given_up_total = 0;
+  std::uint64_t dropped_blocks_total = 0;
   std::uint64_t steps_total = 0;
   std::uint64_t prompt_tokens_total = 0;
   std::uint64_t generation_tokens_total = 0;

@@ -144,6 +144,12 @@ void append_block_counters(std::vector<MetricFamily>& out, const engine::EngineS
   counter("kvasir_kv_audit_mismatches_total",
           "Cached prefixes that were not what the truth check computed.",
           status.audit_mismatches_total);
+  counter("kvasir_kv_audits_given_up_total",
+          "Sampled hits that the truth check did not compare to their end.",
+          status.audits_given_up_total);
+  counter("kvasir_kv_dropped_blocks_total",
+          "KV blocks that the truth check threw out of the cache after a mismatch.",
+          status.dropped_blocks_total);
 }
 
 }  // namespace

@@ -222,6 +222,7 @@ TEST_CASE("TruthCheck: a rate of 0 computes nothing, and others so many of the h
     CHECK(share <= 1.4 * rate);
     if (rate == 0.0) CHECK(audited.engine.status().audited_tokens_total == 0);
     if (rate == 1.0) CHECK(audited.engine.status().audited_prefixes_total == hits);
+    CHECK(audited.engine.status().audits_given_up_total == 0);
   }
 }
 
@@ -269,6 +270,7 @@ TEST_CASE("TruthCheck: an audit that is interrupted again and again is given up"
   engine.run_until_idle();
   CHECK(engine.status().audited_tokens_total == TruthCheck::kMaxAuditStarts * kBlockTokens);
   CHECK(engine.status().audited_prefixes_total == 0);
+  CHECK(engine.status().audits_given_up_total == 1);
   CHECK_FALSE(engine.status().busy);
 }
 
@@ -283,6 +285,7 @@ TEST_CASE("TruthCheck: a failed computation ends the audit and nothing else", "[
   CHECK(contains(engine.findings()[0], "could not be computed again: scripted failure"));
   CHECK(engine.status().audit_mismatches_total == 0);
   CHECK(engine.status().audited_prefixes_total == 0);
+  CHECK(engine.status().audits_given_up_total == 1);
   CHECK(engine.status().live_blocks == 0);
   const Request request = later_request(20);
   CHECK(engine.run(request)->answer == audited.cold.answer(request));
@@ -304,10 +307,11 @@ TEST_CASE("TruthCheck: a drain and a stop end it", "[engine]") {
   }
   CHECK_FALSE(engine.engine().wait_for_work());
   CHECK(engine.status().audited_tokens_total == kBlockTokens);
+  CHECK(engine.status().audits_given_up_total == 1);
   CHECK_FALSE(engine.status().busy);
 }
 
-TEST_CASE("TruthCheck: a prefix that fills the pool leaves no room to check it, which harms nobody",
+TEST_CASE("TruthCheck: a prefix that fills the pool is checked in what it leaves, or given up",
           "[engine]") {
   const NamedModel& model = any_model();
   INFO(model.name);
@@ -323,6 +327,7 @@ TEST_CASE("TruthCheck: a prefix that fills the pool leaves no room to check it, 
     engine.run_until_idle();
   }
   CHECK(engine.status().audit_mismatches_total == 0);
+  CHECK(engine.status().audited_prefixes_total + engine.status().audits_given_up_total > 0);
   CHECK(engine.status().live_blocks == 0);
   CHECK(engine.status().free_blocks == engine.status().total_blocks);
 }

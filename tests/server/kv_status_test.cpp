@@ -60,6 +60,8 @@ engine::EngineStatus engine_status() {
         &now.finished_stop_total, &now.finished_length_total, &now.finished_error_total}) {
     *total = next++;
   }
+  now.audits_given_up_total = 400;
+  now.dropped_blocks_total = 401;
   now.prefix_query_tokens_total = 500;
   now.prefix_hit_tokens_total = 300;
   for (std::uint64_t& cause : now.cancelled_total) cause = next++;
@@ -132,6 +134,8 @@ TEST_CASE("kv_status: each member is the engine's or the model's number", "[serv
       {"finished_stop_total", 1'015},
       {"finished_length_total", 1'016},
       {"finished_error_total", 1'017},
+      {"audits_given_up_total", 400},
+      {"dropped_blocks_total", 401},
       {"prefix_query_tokens_total", 500},
       {"prefix_hit_tokens_total", 300},
       {"prefix_miss_tokens_total", 200},

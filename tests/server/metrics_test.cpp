@@ -315,6 +315,8 @@ TEST_CASE("Metrics: the engine's status is read at the scrape", "[server]") {
   harness.status.audited_prefixes_total = 35;
   harness.status.audited_tokens_total = 36;
   harness.status.audit_mismatches_total = 37;
+  harness.status.audits_given_up_total = 38;
+  harness.status.dropped_blocks_total = 39;
   harness.status.execute_time_total = 1500ms;
   harness.status.step_time_total = 2500ms;
   harness.status.steps_by_tokens[0] = 8;   // of one token
@@ -344,6 +346,8 @@ TEST_CASE("Metrics: the engine's status is read at the scrape", "[server]") {
       {"kvasir_kv_audited_prefixes_total", 35},
       {"kvasir_kv_audited_tokens_total", 36},
       {"kvasir_kv_audit_mismatches_total", 37},
+      {"kvasir_kv_audits_given_up_total", 38},
+      {"kvasir_kv_dropped_blocks_total", 39},
       {"kvasir_prefix_cache_miss_tokens_total", 4},
       {"kvasir_prefix_cache_query_tokens_total", 20},
       {"vllm:prefix_cache_queries_total", 20},
