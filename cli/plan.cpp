@@ -43,10 +43,8 @@ server::PlannedModel model_of_file(const std::string& option) {
   const NamedPath named = resolve_model_path({option, kOrigin});
   const auto file = value_or_throw(runtime::GgufFile::open(named.path), kOrigin);
   const runtime::ModelConfig config = value_or_throw(runtime::read_model_config(*file), kOrigin);
-  check_bound(config.num_layers, kvcache::kMaxPlanLayers, "layers");
-  check_bound(config.num_heads, kvcache::kMaxPlanHeads, "query heads");
-  check_bound(config.num_kv_heads, kvcache::kMaxPlanHeads, "KV heads");
-  check_bound(config.head_dim, kvcache::kMaxPlanHeadDim, "dimensions of a head");
+  // The other numbers are bounded where the file is read.
+  check_bound(config.context_tokens, kvcache::kMaxPlanContext, "tokens of context");
   server::PlannedModel planned;
   planned.model.name = runtime::printable(config.name);
   planned.model.groups = config.kv_geometry(kvcache::KvType::kF16, kvcache::kBlockTokens).groups;

@@ -96,7 +96,8 @@ std::vector<OptionRow> make_table() {
        .member = &O::kv_budget_bytes,
        .users = kServe | kGenerate,
        .unit = "bytes",
-       .help = "Memory for keys and values of all sequences together; at least what 32 tokens take.",
+       .help =
+           "Memory for keys and values of all sequences together; at least what 32 tokens take.",
        .min = 1,
        .max = 1ULL << 44U},
       {.name = "kv-type",
@@ -129,7 +130,7 @@ std::vector<OptionRow> make_table() {
        .kind = K::kSwitch,
        .member = &O::kv_receipt,
        .help = "Put `kv_cache`, what it cost, into the `usage` of REST answers whose request does "
-               "not say with `kv_receipt`. gRPC answers always have it."},
+               "not say with `kv_receipt`. gRPC answers have it unless the request says no."},
       {.name = "threads",
        .kind = K::kNumber,
        .member = &O::threads,

@@ -99,7 +99,7 @@ PlanGroup plan_group(const KvLayerGroup& shape, const PlanRequest& request) {
 std::uint64_t mean_over_layers(const KvPlan& plan, std::uint64_t PlanGroup::*scores) {
   Wide sum = 0;
   for (const PlanGroup& group : plan.groups) sum += Wide{group.*scores} * group.shape.num_layers;
-  return static_cast<std::uint64_t>((sum + plan.num_layers / 2) / plan.num_layers);
+  return static_cast<std::uint64_t>(sum / plan.num_layers);
 }
 
 std::string total_formula(const KvPlan& plan) {

@@ -102,7 +102,7 @@ struct KvPlan {
   std::optional<std::uint64_t> sequences_in_budget;
   std::uint64_t token_passes_with_cache = 0;
   std::uint64_t token_passes_without_cache = 0;
-  // Of one layer and head; where windows differ the mean over the layers, to the nearest integer.
+  // Of one layer and head; where windows differ the mean over the layers, rounded down.
   std::uint64_t attention_scores_with_cache = 0;
   std::uint64_t attention_scores_without_cache = 0;
   std::string formula;        // of bytes_per_token: "2 x 32 layers x ... = 524288"

@@ -25,8 +25,8 @@ struct Totals {
   std::uint64_t generation_tokens = 0;
   std::uint64_t computed_tokens = 0;
   std::uint64_t recomputed_tokens = 0;
-  std::uint64_t prefix_query_tokens = 0;  // known tokens at each admission that is no fork
-  std::uint64_t prefix_hit_tokens = 0;    // those of them found in the prefix cache
+  std::uint64_t prefix_query_tokens = 0;  // known tokens at each admission but of further choices
+  std::uint64_t prefix_hit_tokens = 0;    // those of them found in the prefix cache or in what runs
   std::uint64_t preemptions = 0;
   std::uint64_t rejected = 0;  // could never fit; a passed deadline is no rejection
 };

@@ -27,7 +27,7 @@ struct ErrorMapping {
 /// The longest that a client is asked to wait; the engine's estimate keeps it too.
 inline constexpr std::uint32_t kMaxRetryAfterSeconds = 60;
 /// What Retry-After and RetryInfo say where a place is free in about `estimate_seconds`: the
-/// table's time or, of a full queue and of a server that drains and goes with its last sequence,
+/// table's time or, of a full queue and of a server that drains,
 /// the estimate if that is longer. 0 where another try is of no use.
 [[nodiscard]] std::uint32_t retry_after_seconds(ErrorCode code, std::uint32_t estimate_seconds);
 /// Why the other choices of an answer end when one of them failed with `code`.

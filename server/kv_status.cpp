@@ -120,7 +120,8 @@ std::span<const FactRow<KvStatus>> kv_status_rows() {
   using S = KvStatus;
   static const auto rows = std::to_array<FactRow<S>>({
       {"model", &S::model, "The served name."},
-      {"readiness", &S::readiness, "loading, ready or draining."},
+      {"readiness", &S::readiness,
+       "loading, ready, draining, or not_serving: the engine or a strict truth check says no."},
       {"draining", &S::draining, "Whether the engine takes no more work."},
       {"running_sequences", &S::running_sequences, "Sequences that hold blocks."},
       {"waiting_sequences", &S::waiting_sequences,
@@ -163,7 +164,9 @@ std::span<const FactRow<KvStatus>> kv_status_rows() {
       {"reclaimed_blocks_total", &S::reclaimed_blocks_total,
        "Cached blocks whose content gave way to another."},
       {"prefix_query_tokens_total", &S::prefix_query_tokens_total,
-       "Tokens that were looked up in the prefix cache."},
+       "Tokens that were looked up in the prefix cache and in what runs beside; not those of "
+       "further "
+       "choices of a prompt."},
       {"prefix_hit_tokens_total", &S::prefix_hit_tokens_total, "Of them, those that were found."},
       {"prefix_miss_tokens_total", &S::prefix_miss_tokens_total, "Of them, those that were not."},
       {"preemptions_total", &S::preemptions_total, "Sequences that were stopped to go on later."},
@@ -179,8 +182,9 @@ std::span<const FactRow<KvStatus>> kv_status_rows() {
        "Blocks that it threw out of the cache after a mismatch."},
       {"steps_total", &S::steps_total, "Engine steps."},
       {"prompt_tokens_total", &S::prompt_tokens_total,
-       "Prompt tokens of admitted sequences, cached or not."},
-      {"generation_tokens_total", &S::generation_tokens_total, "Generated tokens."},
+       "Prompt tokens of admitted sequences, cached or not; each choice counts its own."},
+      {"generation_tokens_total", &S::generation_tokens_total,
+       "Generated tokens, those past a stop string included."},
       {"computed_tokens_total", &S::computed_tokens_total, "Token passes."},
       {"recomputed_tokens_total", &S::recomputed_tokens_total,
        "Token passes repeated after a preemption."},
@@ -209,7 +213,12 @@ KvStatus kv_status(const engine::EngineStatus& now, const ModelInfo& model, Read
 }
 
 KvStatus kv_status(const GenerateService& service) {
-  return kv_status(service.status(), service.model(), service.readiness());
+  KvStatus out = kv_status(service.status(), service.model(), service.readiness());
+  // As the probes have it: ready is what takes work.
+  if (service.readiness() == Readiness::kReady && !service.check_serving()) {
+    out.readiness = "not_serving";
+  }
+  return out;
 }
 
 }  // namespace kvasir::server

@@ -79,7 +79,7 @@ void append_gauges(std::vector<MetricFamily>& out, const engine::EngineStatus& s
     out.push_back(gauge_family(name, help, value, labels));
   };
   gauge("kvasir_running_sequences", "Sequences that run.", status.running_sequences);
-  gauge("kvasir_waiting_sequences", "Sequences that wait for their first step.",
+  gauge("kvasir_waiting_sequences", "Sequences that wait for a step: new ones, and preempted ones.",
         status.waiting_sequences);
   gauge("kvasir_kv_budget_bytes", "The KV budget.", number(model.kv_budget_bytes));
   gauge("kvasir_kv_live_bytes", "KV bytes of running sequences.",
@@ -112,12 +112,12 @@ void append_counters(std::vector<MetricFamily>& out, const engine::EngineStatus&
           number(status.wasted_tokens_total));
   counter("kvasir_preemptions_total", "Sequences stopped to run later.",
           number(status.preemptions_total));
-  counter("kvasir_prefix_cache_query_tokens_total", "Tokens looked up in the prefix cache.",
+  counter("kvasir_prefix_cache_query_tokens_total",
+          "Tokens looked up in the prefix cache and in what runs beside.",
           number(status.prefix_query_tokens_total));
-  counter("kvasir_prefix_cache_hit_tokens_total", "Tokens found in the prefix cache.",
+  counter("kvasir_prefix_cache_hit_tokens_total", "Tokens of them that were found.",
           number(status.prefix_hit_tokens_total));
-  counter("kvasir_prefix_cache_miss_tokens_total",
-          "Tokens looked up in the prefix cache and not found.",
+  counter("kvasir_prefix_cache_miss_tokens_total", "Tokens of them that were not found.",
           number(status.prefix_query_tokens_total - status.prefix_hit_tokens_total));
 }
 

@@ -208,11 +208,11 @@ constexpr std::string_view kOthers = R"json({
     "weights_bytes": {"type": ["integer", "null"], "minimum": 1},
     "weights_from": {"type": ["string", "null"]},
     "ratio_to_weights": {"type": ["number", "null"], "description": "total_bytes to weights_bytes."},
-    "sequences_in_budget": {"type": ["integer", "null"], "minimum": 0, "description": "Whole ones, of context_tokens tokens."},
+    "sequences_in_budget": {"type": ["integer", "null"], "minimum": 0, "description": "Whole ones, of context_tokens tokens, by the formula. What a pool really holds is in charged: blocks are whole, and a window keeps room for a chunk."},
     "token_passes_with_cache": {"type": "integer", "minimum": 1},
     "token_passes_without_cache": {"type": "integer", "minimum": 1},
     "attention_scores_with_cache": {"type": "integer", "minimum": 1,
-      "description": "Of one layer and head; where windows differ the mean over all layers, to the nearest integer."},
+      "description": "Of one layer and head; where windows differ the mean over all layers, rounded down."},
     "attention_scores_without_cache": {"type": "integer", "minimum": 1, "description": "Likewise."},
     "formula": {"type": "string", "description": "Of bytes_per_token, with the numbers."},
     "formula_total": {"type": "string", "description": "Of total_bytes, with the numbers."},
@@ -329,7 +329,7 @@ OrderedJson kv_status_schema() {
   OrderedJson schema = facts_schema(kv_status_rows());
   schema["required"].push_back("object");
   schema["properties"]["object"] = {{"const", "kv.status"}};
-  schema["properties"]["readiness"]["enum"] = {"loading", "ready", "draining"};
+  schema["properties"]["readiness"]["enum"] = {"loading", "ready", "draining", "not_serving"};
   return schema;
 }
 

@@ -178,13 +178,54 @@ TEST_CASE("plan: refusals name the option", "[cli]") {
   CHECK(contains(refusal(fields), "command line: --model"));
 }
 
-TEST_CASE("plan: a file whose numbers are beyond the calculator is refused", "[cli]") {
-  // Nothing but metadata: no weights could be that large.
+namespace {
+
+/// Metadata and one tensor: what a plan reads of a file with windows in five layers of six.
+std::string windowed_model(std::uint32_t context_tokens) {
   test::GgufWriter writer;
-  writer.set_text("general.architecture", "llama").set_text("general.name", "evil\x1b[2J");
-  const test::MemoryFile file(writer.bytes());
+  writer.set_text("general.architecture", "gemma3").set_text("general.name", "evil\x1b[2J");
+  for (const auto& [name, value] : {std::pair{"block_count", 12U},
+                                    {"context_length", context_tokens},
+                                    {"embedding_length", 32U},
+                                    {"feed_forward_length", 32U},
+                                    {"attention.head_count", 4U},
+                                    {"attention.sliding_window", 16U}}) {
+    writer.set(std::string("gemma3.") + name, value);
+  }
+  writer.set("gemma3.attention.layer_norm_rms_epsilon", 1e-6F);
+  writer.add_tensor(
+      {"token_embd.weight", {32, 10}, 0, std::string(32 * 10 * 4, '\x01'), std::nullopt});
+  return writer.bytes();
+}
+
+}  // namespace
+
+TEST_CASE("plan: a file's windows and weights are counted", "[cli]") {
+  const test::MemoryFile file(windowed_model(256));
   PlanFields fields;
   fields.model = file.path();
+  const auto plan = nlohmann::json::parse(output(fields, true));
+  // 2 x 12 layers x 4 KV heads x 8 x 2 bytes; at 256 tokens ten layers keep 16 of them.
+  CHECK(plan["bytes_per_token"] == 1536);
+  CHECK(plan["bytes_per_sequence"] == 128 * (2 * 256 + 10 * 16));
+  CHECK(plan["weights_bytes"] == 32 * 10 * 4);
+  CHECK(plan["groups"].size() == 2);
+}
+
+TEST_CASE("plan: a file whose numbers are beyond the calculator is refused", "[cli]") {
+  PlanFields fields;
+  const test::MemoryFile longest(windowed_model(1U << 24U));
+  fields.model = longest.path();
+  fields.context_tokens = 1024;
+  CHECK_NOTHROW(output(fields, true));
+  const test::MemoryFile longer(windowed_model((1U << 24U) + 1));
+  fields.model = longer.path();
+  CHECK(contains(refusal(fields),
+                 "command line: --model: the file's model has 16777217 tokens of context"));
+  test::GgufWriter writer;
+  writer.set_text("general.architecture", "llama").set_text("general.name", "evil\x1b[2J");
+  const test::MemoryFile broken(writer.bytes());
+  fields.model = broken.path();
   const std::string said = refusal(fields);
   CHECK(contains(said, "command line: --model"));
   CHECK_FALSE(contains(said, "\x1b"));

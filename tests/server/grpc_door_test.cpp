@@ -209,6 +209,7 @@ TEST_CASE("GrpcServer: a failed audit turns both doors off where the operator is
     REQUIRE(eventually([&] { return doors.engine->status().audit_mismatches_total > 0; }));
     const ClientResponse ready = client.get("/readyz");
     CHECK(client.get("/livez").status == 200);
+    CHECK(client.get("/v1/kv/status").json()["readiness"] == (strict ? "not_serving" : "ready"));
     if (strict) {
       CHECK(ready.status == 503);
       CHECK(ready.error_code() == "engine_unavailable");
