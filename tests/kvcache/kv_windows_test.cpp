@@ -141,6 +141,33 @@ TEST_CASE("Windows: what was reclaimed is filled in by who computes it again", "
   CHECK(kv.is_published(kv.block_table(kSecond, 1)[2]));
 }
 
+TEST_CASE("Windows: receipts of forks are exact, whoever outlives the other", "[kvcache]") {
+  const bool source_first = GENERATE(true, false);
+  KvCacheOptions options = mixed(40);
+  options.prefix_cache_enabled = GENERATE(true, false);
+  KvCacheManager kv(options);
+  const Text text(kv, count_from(0, 26));
+  run(kv, kFirst, text, 0, 8);
+  const KvReceipt source = kv.receipt(kFirst);
+  // Seven stripes without a window; of the windowed ones the last three at once, in a step of 8.
+  CHECK(source == KvReceipt{10, 0, 14, source.returned_blocks});
+  CHECK(source.taken_blocks - source.returned_blocks == kv.num_live_blocks());
+  kv.fork(kSecond, kFirst, 25);
+  kv.grow(kSecond, 1);
+  kv.commit(kSecond, text.hashed(), 26);
+  // Six full stripes and one of the window are the source's; one stripe of each is its own.
+  CHECK(kv.receipt(kSecond) == KvReceipt{9, 7, 2, 0});
+  CHECK(kv.num_live_blocks() == source.taken_blocks - source.returned_blocks + 2);
+  const SequenceId first_to_go = source_first ? kFirst : kSecond;
+  const SequenceId last_to_go = source_first ? kSecond : kFirst;
+  const std::uint64_t before = kv.receipt(first_to_go).returned_blocks;
+  CHECK(kv.evict(first_to_go, text.hashed()).returned_blocks == before + 2);  // what it had alone
+  const std::uint64_t returned = kv.receipt(last_to_go).returned_blocks;
+  CHECK(kv.evict(last_to_go, text.hashed()).returned_blocks == returned + 9);
+  CHECK(kv.num_live_blocks() == 0);
+  CHECK(kv.totals().taken == kv.totals().returned);
+}
+
 TEST_CASE("Windows: a fork needs what its first query sees, and holds no more", "[kvcache]") {
   KvCacheOptions options = mixed(40);
   options.prefix_cache_enabled = GENERATE(true, false);
