@@ -121,7 +121,8 @@ std::vector<OptionRow> make_table() {
        .kind = K::kShare,
        .member = &O::kv_audit_rate,
        .help = "Share of the prefix-cache hits whose keys and values are computed again and "
-               "compared when there is nothing else to do."},
+               "compared when there is nothing else to do. What is not cached any more by "
+               "then, or is interrupted too often, is given up and counted."},
       {.name = "kv-audit-strict",
        .kind = K::kSwitch,
        .member = &O::kv_audit_strict,

@@ -12,7 +12,8 @@ std::span<const FactRow<KvReceipt>> kv_receipt_rows() {
   using R = KvReceipt;
   static const auto rows = std::to_array<FactRow<R>>({
       {"peak_bytes", &R::peak_bytes,
-       "Blocks that the sequence held at once at most, shared ones included."},
+       "Blocks that the sequence held at once at most: shared ones included, and a cached one that "
+       "it copied from, for the step in which it did."},
       {"shared_bytes", &R::shared_bytes,
        "Of them, at that moment, those that it had not allocated: from the prefix cache, or of "
        "another choice of its prompt."},

@@ -18,8 +18,9 @@ Error context_error(const ModelInfo& model, std::uint64_t prompt_tokens, const W
           param};
 }
 
-Error budget_error(const ModelInfo& model, std::uint64_t prompt_tokens, std::uint64_t max_tokens,
-                   const std::string& param) {
+/// `max_tokens`: that there must be room for.
+Error budget_error(const ModelInfo& model, std::uint64_t prompt_tokens, const WantedTokens& wanted,
+                   std::uint64_t max_tokens, const std::string& param) {
   const kvcache::KvGeometry& geometry = model.geometry;
   const std::uint64_t needed =
       geometry.blocks_for(kvcache::max_cached_tokens(prompt_tokens, max_tokens)) *
@@ -28,11 +29,12 @@ Error budget_error(const ModelInfo& model, std::uint64_t prompt_tokens, std::uin
   const std::uint64_t longest =
       kvcache::longest_prompt_tokens(geometry, model.num_blocks, max_tokens);
   return {ErrorCode::kContextLengthExceeded,
-          "the prompt of " + std::to_string(prompt_tokens) + " tokens with max_tokens " +
-              std::to_string(max_tokens) + " needs " + std::to_string(needed) +
-              " bytes of KV cache, but the whole budget is " + std::to_string(budget) +
-              " bytes; the longest prompt that would fit has " + std::to_string(longest) +
-              " tokens",
+          "the prompt of " + std::to_string(prompt_tokens) + " tokens with " +
+              (wanted.max_tokens ? "max_tokens " + std::to_string(*wanted.max_tokens)
+                                 : "at least " + std::to_string(max_tokens) + " generated") +
+              " needs " + std::to_string(needed) + " bytes of KV cache, but the whole budget is " +
+              std::to_string(budget) + " bytes; the longest prompt that would fit has " +
+              std::to_string(longest) + " tokens",
           param};
 }
 
@@ -50,7 +52,7 @@ Result<std::uint32_t> resolve_max_tokens(const ModelInfo& model, std::uint64_t p
   const std::uint64_t longest =
       kvcache::longest_prompt_tokens(model.geometry, model.num_blocks, room_for);
   if (prompt_tokens > longest)
-    return tl::unexpected<Error>(budget_error(model, prompt_tokens, room_for, param));
+    return tl::unexpected<Error>(budget_error(model, prompt_tokens, wanted, room_for, param));
   if (wanted.max_tokens) return static_cast<std::uint32_t>(*wanted.max_tokens);
   // The same arithmetic the other way round: with this prompt, so many generated tokens still fit.
   const std::uint64_t left_in_budget =
