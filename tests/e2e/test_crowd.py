@@ -22,6 +22,9 @@ CLIENTS = 48  # threads that ask, one request after another
 # Above what the process has after a warm-up of every kind, with the whole arena touched: sequences and their buffers,
 # connections, threads of gRPC and what malloc keeps for each thread.
 RSS_CONSTANT_BYTES = 16 << 20
+# Above what it has after start and the budget: the same, and the buffers of a step, the connections and the threads that the
+# first requests of each kind touch.
+START_CONSTANT_BYTES = 48 << 20
 
 
 class Gauge(crowd.Beside):
@@ -62,6 +65,7 @@ def warm_up(daemon, requests):
 @pytest.mark.parametrize("admission", ["reserve", "optimistic"])
 def test_hundreds_of_mixed_requests_under_a_budget_for_a_fraction(start_daemon, admission, count):
     daemon = start_daemon(kv_budget=BUDGET, admission=admission)
+    rss_at_start = rss_bytes(daemon)
     daemon.http.close()
     daemon.http = mixed.pooled_http(daemon, CLIENTS)
     requests = [mixed.MixedRequest(daemon, number) for number in range(count)]
@@ -77,9 +81,11 @@ def test_hundreds_of_mixed_requests_under_a_budget_for_a_fraction(start_daemon, 
     assert (status["live_bytes"], status["running_sequences"], status["waiting_sequences"]) == (0, 0, 0)
     preemptions = after.value("kvasir_preemptions_total") - before.value("kvasir_preemptions_total")
     print(f"{admission}: {dict(collections.Counter(end for end, _ in outcomes))}, {preemptions:.0f} preemptions, live at most "
-          f"{gauge.peak_live / BUDGET:.0%} of the budget, RSS {(gauge.peak_rss - rss_before) / 2**20:+.1f} MiB")
+          f"{gauge.peak_live / BUDGET:.0%} of the budget, RSS {(gauge.peak_rss - rss_before) / 2**20:+.1f} MiB, since start less the budget "
+          f"{(gauge.peak_rss - rss_at_start - BUDGET) / 2**20:+.1f} MiB")
     assert (preemptions == 0) == (admission == "reserve")
     assert gauge.peak_rss <= rss_before + RSS_CONSTANT_BYTES
+    assert gauge.peak_rss <= rss_at_start + BUDGET + START_CONSTANT_BYTES
     assert gauge.peak_live > BUDGET // 2 and gauge.peak_waiting > 0, "the crowd was no crowd"
     check_ends(before, after, requests, outcomes)
     compare_sample(daemon, requests, outcomes)
