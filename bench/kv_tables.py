@@ -174,50 +174,62 @@ def choices_table(options):
 
 # ---- budgets that hold a fraction of what is asked, both ways of admission ----
 
-NUM_CHATS, MOST_TOKENS = 64, 384
+NUM_CHATS = 64
+CLOSE = {"max_tokens": 384}  # most answers come near it
+FAR = {"max_tokens": 2000, "stop": ["."]}  # answers end with their first sentence
 
 
-def budget_chats() -> list[dict]:
+def budget_chats(limit: dict) -> list[dict]:
     chance = random.Random(7)
     return [{"messages": [{"role": "system", "content": SYSTEM if i % 2 else "You are brief."},
                           {"role": "user", "content": f"Tell me about {chance.choice(TOPICS)}, part {i}."}],
-             "max_tokens": MOST_TOKENS, "temperature": 0.8, "seed": i, "kv_receipt": True} for i in range(NUM_CHATS)]
+             "temperature": 0.8, "seed": i} | limit for i in range(NUM_CHATS)]
 
 
-def budget_run(options, budget_bytes: int, admission: str) -> dict:
+def budget_run(options, limit: dict, budget_bytes: int, admission: str) -> dict:
     with Daemon(options, kv_budget=budget_bytes, admission=admission) as daemon:
         daemon.ask("/v1/completions", {"prompt": "Once", "max_tokens": 8})
         before = daemon.status()
         start = time.perf_counter()
         with concurrent.futures.ThreadPoolExecutor(NUM_CHATS) as pool:
-            answers = list(pool.map(lambda body: daemon.ask("/v1/chat/completions", body), budget_chats()))
+            answers = list(pool.map(lambda body: daemon.ask("/v1/chat/completions", body), budget_chats(limit)))
         seconds = time.perf_counter() - start
         daemon.wait_idle()
         after = daemon.status()
-    counted = {name: after[name] - before[name] for name in ("generation_tokens_total", "preemptions_total",
-                                                             "recomputed_tokens_total", "computed_tokens_total")}
+    counted = {name: after[name] - before[name] for name in ("preemptions_total", "recomputed_tokens_total",
+                                                             "computed_tokens_total")}
     texts = [answer["choices"][0]["message"]["content"] for answer, _, _ in answers]
-    return {"seconds": seconds, "texts": texts, "whole": [whole for _, _, whole in answers]} | counted
+    tokens = [answer["usage"]["completion_tokens"] for answer, _, _ in answers]
+    return {"seconds": seconds, "texts": texts, "tokens": tokens, "whole": [whole for _, _, whole in answers]} | counted
 
 
 def budget_table(options):
+    for limit, fractions in ((CLOSE, (1.0, 0.5, 0.25, 0.125)), (FAR, (0.125,))):
+        budget_rows(options, limit, fractions)
+
+
+def budget_rows(options, limit: dict, fractions):
     with Daemon(options, kv_budget="256MiB") as daemon:
         bytes_per_token = daemon.status()["bytes_per_token"]
-        prompts = [daemon.ask("/tokenize", {"messages": chat["messages"]})[0]["count"] for chat in budget_chats()]
-    everything = sum(count + MOST_TOKENS - 1 for count in prompts) * bytes_per_token
+        prompts = [daemon.ask("/tokenize", {"messages": chat["messages"]})[0]["count"] for chat in budget_chats(limit)]
+    everything = sum(count + limit["max_tokens"] - 1 for count in prompts) * bytes_per_token
     texts = None
+    print()
     header("budget, of the worst case of all", "admission", "tokens/s", "mean time of an answer, s", "preemptions",
            "tokens computed again", "of all passes")
-    for fraction in (1.0, 0.5, 0.25, 0.125):
+    for fraction in fractions:
         for admission in ("reserve", "optimistic"):
-            runs = [budget_run(options, round(everything * fraction) + 2**20, admission) for _ in range(options.runs)]
+            runs = [budget_run(options, limit, round(everything * fraction) + 2**20, admission) for _ in range(options.runs)]
             texts = texts or runs[0]["texts"]
             assert all(run["texts"] == texts for run in runs), "the same bytes"
-            rates = [run["generation_tokens_total"] / run["seconds"] for run in runs]
+            rates = [sum(run["tokens"]) / run["seconds"] for run in runs]
             again = [100 * run["recomputed_tokens_total"] / run["computed_tokens_total"] for run in runs]
             row(f"{fraction:.1%} ({everything * fraction / 2**20:.0f} MiB)", admission, shown(rates),
                 shown([statistics.mean(run["whole"]) for run in runs], "{:.2f}"), shown([r["preemptions_total"] for r in runs]),
                 shown([r["recomputed_tokens_total"] for r in runs]), shown(again, "{:.1f} %"))
+    tokens = runs[0]["tokens"]
+    print(f"\nmax_tokens {limit['max_tokens']}; answers have {statistics.median(tokens):.0f} tokens ({min(tokens)}..{max(tokens)}), "
+          f"prompts {statistics.median(prompts):.0f} ({min(prompts)}..{max(prompts)})")
 
 
 # ---- the truth check ----
